@@ -21,7 +21,7 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     let served = context.served().cloned();
     let devices = move || served.as_ref()?.devices().filter(|devices| devices.guid == guid);
     let own = context.served().filter(|pool| pool.guid() == guid);
-    let gathered_bytes = own.map_or(0, |pool| pool.scan_gathered_bytes());
+    let unreported = own.map(|pool| pool.scan_unreported()).unwrap_or_default();
     let noted = context.noted(guid).map(|(_, entry)| entry);
     let is_served = own.is_some();
     let imported = Imported {
@@ -29,7 +29,7 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
         cachefile: noted.and_then(|entry| entry.cachefile_value()),
         load_guid: owners::own_mark(guid).filter(|_| is_served),
     };
-    Facts::with_devices(pool, devices).gathering(gathered_bytes).imported(imported)
+    Facts::with_devices(pool, devices).scanning(unreported).imported(imported)
 }
 
 /// The same of one of several pools; the process that has it, if one does, is asked for its state.

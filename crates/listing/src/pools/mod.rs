@@ -25,7 +25,7 @@ mod vdevs;
 use std::sync::OnceLock;
 
 use cenote_metaslab::PoolSpace;
-use cenote_spa::View;
+use cenote_spa::{Unreported, View};
 use cenote_taskq::boxed;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
@@ -60,7 +60,7 @@ pub struct Facts {
     /// The pool's state, from the process that has the pool.
     told_state: Option<String>,
     /// Bytes of blocks that a scrub or resilver of this process has come to, and not read yet.
-    gathered_bytes: u64,
+    unreported: Unreported,
     imported: Imported,
 }
 
@@ -79,7 +79,7 @@ impl Facts {
     /// For a pool that no other process has.
     pub fn new(pool: View) -> Self {
         let imported = Imported { is_read_only: true, ..Imported::default() };
-        Self { pool, space: OnceLock::new(), devices: None, told_state: None, gathered_bytes: 0, imported }
+        Self { pool, space: OnceLock::new(), devices: None, told_state: None, unreported: Unreported::default(), imported }
     }
 
     /// With the present health of its devices, from the process that has the pool; none if that is not known.
@@ -93,10 +93,10 @@ impl Facts {
         Self { told_state, ..self }
     }
 
-    /// With the bytes of blocks that a scrub or resilver has come to, and not read yet.
+    /// With the work of a scrub or resilver that it has not reported.
     #[must_use]
-    pub fn gathering(self, gathered_bytes: u64) -> Self {
-        Self { gathered_bytes, ..self }
+    pub fn scanning(self, unreported: Unreported) -> Self {
+        Self { unreported, ..self }
     }
 
     /// With data about its import.

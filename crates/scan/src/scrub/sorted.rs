@@ -174,6 +174,7 @@ impl OfVdev {
         let mut land = |read: Option<(u64, Result<Visited, JoinError>)>, bytes_in_flight: &mut u64| {
             let Some((bytes, read)) = read else { return };
             *bytes_in_flight -= bytes;
+            self.seat.reads(self.round, bytes);
             match read {
                 Ok(visited) => count(&mut told, visited),
                 Err(_) => is_whole = false,

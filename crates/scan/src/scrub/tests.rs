@@ -199,6 +199,37 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
     }
 }
 
+/// What a sorted scan reads is seen before it reports, and never goes back.
+#[test]
+fn progress_is_seen_while_gathered_blocks_are_read() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    let latency = Latency { read: Duration::from_millis(50), ..cenote_sim::slow() };
+    let machine = machine_of(&runtime, 2, latency);
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, LAYOUTS[0].0, small()).await;
+        change(&pool, 7).await;
+        attend(&pool);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let (mut seen, mut unreported_max, mut left_bytes) = (0, 0, u64::MAX);
+        while let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state == ScanState::SCANNING) {
+            let unreported = pool.scan_unreported();
+            let issued = scan.examined_bytes + unreported.read_bytes;
+            assert!(issued >= seen, "{issued} after {seen}");
+            seen = issued;
+            unreported_max = unreported_max.max(unreported.read_bytes);
+            if let Some(job) = pool.jobs().iter().find(|job| job.name == "scrub") {
+                assert!(job.left_bytes <= left_bytes, "{} left after {left_bytes}", job.left_bytes);
+                left_bytes = job.left_bytes;
+            }
+            handle.sleep(Duration::from_millis(20)).await;
+        }
+        assert!(unreported_max > 0 && left_bytes < u64::MAX, "nothing was seen of it");
+        assert_eq!(pool.scan_unreported().read_bytes, 0);
+        pool.export().await.unwrap();
+    });
+}
+
 /// Blocks in the order of places are the same ones as in the order of trees, and what is bad is mended.
 #[test]
 fn a_sorted_scrub_reads_the_same_blocks() {
@@ -228,7 +259,7 @@ fn a_sorted_scrub_reads_the_same_blocks() {
                 pool.scrub(ScrubSince::Ever).await.unwrap();
                 let scan = ended(&handle, &pool).await;
                 figures.push((scan.examined_bytes, scan.skipped_bytes, scan.processed_bytes, scan.error_count));
-                assert_eq!(pool.scan_gathered_bytes(), 0);
+                assert_eq!(pool.scan_unreported().gathered_bytes, 0);
                 export_whole(&handle, &machine, pool, "scrubbed").await;
                 let (_, report) = check(&handle, &machine.paths).await;
                 assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "{layout:?} {order:?}: {report}");

@@ -12,7 +12,13 @@ impl Pool {
     /// Background jobs that have work left, as of the last txg.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobStatus> {
-        self.shared.jobs.lock().clone()
+        let mut jobs = self.shared.jobs.lock().clone();
+        let read_bytes = self.shared.scan.unreported().read_bytes;
+        for scan in jobs.iter_mut().filter(|job| matches!(job.name, "scrub" | "resilver")) {
+            scan.done_bytes = scan.done_bytes.saturating_add(read_bytes);
+            scan.left_bytes = scan.left_bytes.saturating_sub(read_bytes);
+        }
+        jobs
     }
 
     /// Has a background job wait until it is resumed, or the pool is opened again. `name` as in [`JobStatus::name`].

@@ -8,7 +8,7 @@ use cenote_taskq::boxed;
 
 use super::shared::Shared;
 use super::{Owned, Pool};
-use crate::jobs::scan::ScanSeat;
+use crate::jobs::scan::{ScanSeat, Unreported};
 use crate::sync::ScrubSince;
 use crate::{ImportOptions, SpaError};
 
@@ -40,10 +40,10 @@ impl Pool {
         self.shared.scan.clone()
     }
 
-    /// Bytes of blocks that the scrub or resilver has come to, and not read yet.
+    /// The work of the scrub or resilver that the next report is of.
     #[must_use]
-    pub fn scan_gathered_bytes(&self) -> u64 {
-        self.shared.scan.gathered_bytes()
+    pub fn scan_unreported(&self) -> Unreported {
+        self.shared.scan.unreported()
     }
 
     /// The worker has something that the next txg is to record.

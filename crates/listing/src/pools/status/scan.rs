@@ -8,7 +8,7 @@ use cenote_format::dsl::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, Scan
 use cenote_format::ids::VdevId;
 use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
-use cenote_spa::Checkpoint;
+use cenote_spa::{Checkpoint, Unreported};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use serde_json::{Map, json};
 
@@ -36,8 +36,8 @@ pub(super) struct Scanned {
     expansions: Vec<Copying>,
     /// A process has the pool, so a scan goes on.
     is_in_use: bool,
-    /// Bytes of blocks that it has come to, and not read yet.
-    gathered_bytes: u64,
+    /// Its work since the last txg that knows of some.
+    unreported: Unreported,
     now_s: u64,
 }
 
@@ -225,7 +225,7 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         removal,
         expansions,
         is_in_use,
-        gathered_bytes: view.gathered_bytes,
+        unreported: view.unreported,
         now_s,
     })
 }
@@ -310,7 +310,7 @@ fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
             let start = date(scan.start_time);
             let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub";
             if is_in_use {
-                return Some(running((scan, of.gathered_bytes), what, did, is_paused, now, &date));
+                return Some(running((scan, of.unreported), what, did, is_paused, now, &date));
             }
             let since = if is_paused {
                 format!("scrub paused since {}\n\tscrub started on {start}", date(now))
@@ -329,9 +329,9 @@ fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
     })
 }
 
-/// A scan that goes on, or waits for a person. Blocks that are recorded as examined were read; those that are gathered are still to be.
+/// A scan that goes on, or waits for a person. Blocks that are recorded as examined were read, as were a part of those that are gathered.
 fn running(
-    (scan, gathered_bytes): (&ScanPhys, u64),
+    (scan, unreported): (&ScanPhys, Unreported),
     what: &str,
     did: &str,
     is_paused: bool,
@@ -346,8 +346,9 @@ fn running(
         false => format!("{what} in progress since {start}"),
     };
     let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
-    let issued = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
-    let scanned = scan.examined_bytes.saturating_add(gathered_bytes);
+    let examined = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
+    let issued = examined.saturating_add(unreported.read_bytes).min(to_read.max(examined));
+    let scanned = scan.examined_bytes.saturating_add(unreported.gathered_bytes.max(unreported.read_bytes));
     let elapsed_s = now.saturating_sub(scan.start_time).max(1);
     let rate = |bytes: u64| match bytes / elapsed_s {
         rate if rate > 0 && !is_paused => format!(" at {}/s", nicebytes(rate)),

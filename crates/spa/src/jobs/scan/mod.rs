@@ -154,6 +154,15 @@ impl ScanOrder {
     }
 }
 
+/// The work of a worker since its last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreported {
+    /// Bytes of blocks that it has come to and gathered, all copies.
+    pub gathered_bytes: u64,
+    /// Those of them that it has read.
+    pub read_bytes: u64,
+}
+
 /// How far a worker is.
 #[derive(Clone, Debug)]
 enum Reached {
@@ -172,8 +181,9 @@ struct Seat {
     report: Option<(ScanReport, Reached)>,
     /// The same of the error log.
     errors: Option<ErrorReport>,
-    /// Bytes of blocks that the worker has come to, and has not read yet.
-    gathered_bytes: u64,
+    unreported: Unreported,
+    /// Those bytes that the report has, which no slice has taken yet.
+    told_bytes: u64,
     order: ScanOrder,
     is_closed: bool,
 }
@@ -218,6 +228,7 @@ impl ScanSeat {
         assert!(!matches!(reached, Some(Reached::End)), "nothing comes after the end");
         let mut sum: ScanReport = before.unwrap_or_default();
         sum.add(report);
+        seat.told_bytes = seat.unreported.read_bytes;
         seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
     }
 
@@ -231,17 +242,25 @@ impl ScanSeat {
         self.0.0.lock().order = order;
     }
 
-    /// Says how many bytes of blocks the worker has come to that it has not read yet, and so not reported.
+    /// Says how many bytes of blocks the worker has come to that it has not reported.
     pub fn gathers(&self, round: u64, bytes: u64) {
         let mut seat = self.0.0.lock();
         if seat.task.as_ref().is_some_and(|task| task.round == round) {
-            seat.gathered_bytes = bytes;
+            seat.unreported.gathered_bytes = bytes;
         }
     }
 
-    /// Those bytes.
-    pub(crate) fn gathered_bytes(&self) -> u64 {
-        self.0.0.lock().gathered_bytes
+    /// Says that it has read so many bytes of them more.
+    pub fn reads(&self, round: u64, bytes: u64) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_some_and(|task| task.round == round) {
+            seat.unreported.read_bytes = seat.unreported.read_bytes.saturating_add(bytes);
+        }
+    }
+
+    /// The work since the last report.
+    pub(crate) fn unreported(&self) -> Unreported {
+        self.0.0.lock().unreported
     }
 
     /// Reports what was done of the error log.
@@ -263,13 +282,17 @@ impl ScanSeat {
         seat.round += 1;
         let round = seat.round;
         seat.task = work.map(|work| ScanTask { round, work });
-        (seat.report, seat.errors, seat.gathered_bytes) = (None, None, 0);
+        (seat.report, seat.errors) = (None, None);
+        (seat.unreported, seat.told_bytes) = (Unreported::default(), 0);
         drop(seat);
         self.0.1.all();
     }
 
     fn take(&self) -> Option<(ScanReport, Reached)> {
-        self.0.0.lock().report.take()
+        let mut seat = self.0.0.lock();
+        let told_bytes = std::mem::take(&mut seat.told_bytes);
+        seat.unreported.read_bytes -= told_bytes;
+        seat.report.take()
     }
 
     pub(super) fn take_errors(&self) -> Option<ErrorReport> {
