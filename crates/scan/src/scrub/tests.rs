@@ -1,17 +1,18 @@
 //! Scrubs and resilvers of simulated pools.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cenote_admin::{destroy_snapshots, take_snapshots};
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::dsl::{DslDatasetPhys, ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_format::ids::ObjectId;
 use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
 use cenote_sim::{MUTANT_VARIABLE, Machine};
-use cenote_spa::{ImportOptions, Offline, Pool, ScrubSince, TopKind};
+use cenote_spa::{ImportOptions, Offline, Pool, ScrubSince, TopKind, View};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDiskOptions};
 use cenote_taskq::sim::model::{Rotating, RotatingOptions};
@@ -402,11 +403,34 @@ async fn check_named(pool: &Pool) {
     let Some(scan) = view.scan().await.unwrap().filter(|scan| scan.state == ScanState::SCANNING) else { return };
     let queue = Zap::open(view.mos().object(scan.queue).await.unwrap()).await.unwrap();
     let queued = queue.entries(1 << 16).await.unwrap();
-    let queued =
-        queued.iter().map(|entry| u64::from_str_radix(std::str::from_utf8(entry.name()).unwrap(), 16).unwrap());
-    for object in queued.chain(Some(scan.bookmark.objset.0)).filter(|object| *object != 0) {
+    let number = |name: &[u8]| u64::from_str_radix(std::str::from_utf8(name).unwrap(), 16).unwrap();
+    let queued: Vec<u64> = queued.iter().map(|entry| number(entry.name())).collect();
+    for object in queued.iter().copied().chain(Some(scan.bookmark.objset.0)).filter(|object| *object != 0) {
         let dataset = view.mos().object(ObjectId(object)).await.unwrap();
         assert_eq!(dataset.phys().bonus_type, DmuType::DSL_DATASET, "dataset {object} of the scan");
+    }
+    check_line(&view, scan.bookmark.objset.0, queued).await;
+}
+
+/// Goes through datasets as OpenZFS's scan does from the record: the one at hand, then the one of the queue with the lowest number; when one is visited, those
+/// after it come into the queue. OpenZFS panics where one of them is there already.
+async fn check_line(view: &View, at: u64, queued: Vec<u64>) {
+    let mut queue: BTreeSet<u64> = queued.into_iter().collect();
+    assert!(!queue.contains(&at), "the dataset at hand is in the queue, too");
+    let mut next = Some(at).filter(|at| *at != 0).or_else(|| queue.pop_first());
+    while let Some(object) = next {
+        let dataset = view.mos().object(ObjectId(object)).await.unwrap();
+        let phys = dataset.bonus(DslDatasetPhys::parse).unwrap();
+        let mut after: BTreeSet<u64> = Some(phys.next_snapshot.0).into_iter().filter(|next| *next != 0).collect();
+        if phys.next_clones.0 != 0 {
+            let clones = Zap::open(view.mos().object(phys.next_clones).await.unwrap()).await.unwrap();
+            let clones = clones.entries(1 << 16).await.unwrap();
+            after.extend(clones.iter().filter_map(|clone| clone.value.as_u64()));
+        }
+        for object in after {
+            assert!(queue.insert(object), "dataset {object} comes into the queue twice");
+        }
+        next = queue.pop_first();
     }
 }
 

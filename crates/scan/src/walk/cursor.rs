@@ -152,7 +152,9 @@ impl Cursor {
                 roots.push(tree.item(number, start, Some(max_txg), false));
             }
         }
-        roots.sort_by_key(|root| !matches!(root.origin.start, Start::From(_)));
+        // In a scan a dataset comes after the snapshot before it, as OpenZFS's record has it: the txg after which its blocks were born is later.
+        let line = |root: &Item| if self.is_of_scan { root.origin.min_txg } else { Txg(0) };
+        roots.sort_by_key(|root| (!matches!(root.origin.start, Start::From(_)), line(root)));
         roots
     }
 

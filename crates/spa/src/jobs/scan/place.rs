@@ -5,8 +5,11 @@
 //! snapshot or head, and clones) are put into the queue. So what is not visited yet is the dataset at hand, the queue, and all that comes after one of these.
 //! A bookmark of zeros is the beginning.
 //!
-//! **In memory** it is what the walk has: trees that were walked, each found again by its deadlist, whatever dataset has it by then. The queue that is
-//! written has all datasets that are not walked. OpenZFS, which puts those that come later there itself, takes that well.
+//! **In memory** it is what the walk has: trees that were walked, each found again by its deadlist, whatever dataset has it by then.
+//!
+//! **Invariant.** None of the dataset at hand and those of the queue comes after another one of them: OpenZFS panics where it is to put a dataset into the
+//! queue that is there already. So only the first datasets of a line that are left are written; those after them are visited again, if they were.
+//! A walk visits a dataset after the snapshot before it, so that this loses nothing, but where datasets change their places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,18 +156,22 @@ impl ScanPlace {
             self.walked.iter().map(|walked| (walked.history.deadlist, walked)).collect();
         let is_left = |tree: &DatasetTree| {
             !walked.get(&tree.history.deadlist).is_some_and(|walked| walked.covers(tree))
+                && tree.has_blocks
                 && tree.born_after < phys.max_txg
         };
+        let left: BTreeSet<ObjectId> =
+            datasets.iter().filter(|(_, tree)| is_left(tree)).map(|(object, _)| *object).collect();
+        let firsts = firsts(&datasets, &left);
         let mut queue: Vec<(ObjectId, Txg)> = datasets
             .iter()
-            .filter(|(_, tree)| is_left(tree))
+            .filter(|(object, _)| firsts.contains(object))
             .map(|(object, tree)| (*object, tree.born_after.max(phys.min_txg)))
             .collect();
         let is_current = |(object, _): &(ObjectId, Txg)| {
             let tree = &datasets[object];
             self.current.is_some_and(|current| current.covers(tree))
         };
-        // Where the one at hand is gone, the next begins at its root.
+        // Where the one at hand is gone, or comes after one that is left, the next begins at its root.
         let (at, next) = match queue.iter().position(is_current) {
             Some(at) => (at, self.next),
             None if queue.is_empty() => return Ok(queue),
@@ -184,10 +191,38 @@ impl ScanPlace {
     }
 }
 
+/// Those that are left and come after no other one that is left.
+fn firsts(datasets: &BTreeMap<ObjectId, DatasetTree>, left: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+    /// Of a dataset: whether one that is left is it, or comes before it.
+    fn is_behind(known: &mut BTreeMap<ObjectId, bool>, line: &[ObjectId], mut is_left: bool, left: &BTreeSet<ObjectId>) {
+        for object in line.iter().rev() {
+            is_left |= left.contains(object);
+            known.insert(*object, is_left);
+        }
+    }
+    let mut known = BTreeMap::new();
+    let before = |object: &ObjectId| datasets.get(object).and_then(|tree| tree.before);
+    for object in datasets.keys() {
+        // A line has no more datasets than there are, whatever the disk says.
+        let (mut line, mut at) = (Vec::new(), Some(*object));
+        while let Some(next) = at.filter(|next| !known.contains_key(next) && line.len() < datasets.len()) {
+            line.push(next);
+            at = before(&next);
+        }
+        let is_left = at.and_then(|at| known.get(&at).copied()).unwrap_or(false);
+        is_behind(&mut known, &line, is_left, left);
+    }
+    let is_first = |object: &&ObjectId| !before(object).is_some_and(|before| known.get(&before) == Some(&true));
+    left.iter().filter(is_first).copied().collect()
+}
+
 /// A dataset as a tree of blocks.
 struct DatasetTree {
     history: TreeHistory,
     born_after: Txg,
+    /// It has blocks of its own. Where nothing was written since the snapshot all are the snapshot's.
+    has_blocks: bool,
+    before: Option<ObjectId>,
     next_snapshot: Option<ObjectId>,
     next_clones: Option<ObjectId>,
 }
@@ -222,7 +257,8 @@ async fn datasets(mos: &Objset) -> Result<BTreeMap<ObjectId, DatasetTree>, DmuEr
         let taken = phys.is_snapshot().then_some(phys.creation_txg);
         let history = TreeHistory { deadlist: phys.deadlist, dir: phys.dir, guid: phys.guid, taken };
         let (born_after, next_clones) = (phys.prev_snapshot_txg, some(phys.next_clones));
-        found.insert(object, DatasetTree { history, born_after, next_snapshot, next_clones });
+        let has_blocks = phys.bp.birth() > born_after;
+        found.insert(object, DatasetTree { history, born_after, has_blocks, before, next_snapshot, next_clones });
     }
     Ok(found)
 }
