@@ -238,7 +238,22 @@ impl Space {
         }
     }
 
-    /// Log devices that have failed.
+    /// It was taken offline: nothing is placed on it until it [is online](Self::log_device_is_on).
+    pub(crate) fn log_device_is_off(&self, vdev: VdevId) {
+        self.log_devices.lock().failed.insert(vdev);
+        self.with(|allocator| allocator.set_allocatable(vdev, false));
+    }
+
+    /// It was taken online: it is used again unless it is being removed, also where the pool was opened without it.
+    pub(crate) fn log_device_is_on(&self, vdev: VdevId) {
+        let mut devices = self.log_devices.lock();
+        devices.failed.remove(&vdev);
+        if !devices.leaving.contains(&vdev) {
+            self.with(|allocator| allocator.set_allocatable(vdev, true));
+        }
+    }
+
+    /// Log devices that have failed, or are offline.
     pub(crate) fn failed_log_devices(&self) -> Vec<VdevId> {
         self.log_devices.lock().failed.iter().copied().collect()
     }
