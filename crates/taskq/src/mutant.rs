@@ -75,6 +75,8 @@ mutants! {
     EvacuatedCopyKept = "evacuated-copy-kept",
     /// Some copies of an evacuation are not written.
     EvacuationUncopied = "evacuation-uncopied",
+    /// The legs of a pool that is split are the new pool's before the first one is marked on disk.
+    SplitUnmarked = "split-unmarked",
     /// Only one leg of a mirror is written.
     OneLeg = "one-leg",
     /// `fsync` and `FLUSH` are answered before the txg is on disk.
@@ -199,6 +201,9 @@ impl Mutant {
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
+
+    /// Those of a pool that is split, which tests of the pool find (`spa`, `split`).
+    pub const OF_SPLITS: &[Self] = &[Self::SplitUnmarked];
 
     /// Those of scans that their tests find (`scan`, `scrub`): of places and dirty time logs,
     pub const OF_SCANS: &[Self] = &[Self::DtlCleared, Self::ScanAhead, Self::ScanSortedAhead];

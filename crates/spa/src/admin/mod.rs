@@ -24,5 +24,6 @@ pub(crate) mod remove;
 mod rename;
 pub(crate) mod snapshot;
 mod spares;
+pub(crate) mod split;
 mod upgrade;
 mod volume;

@@ -31,4 +31,5 @@ mod reopened;
 mod sectors;
 mod shared;
 mod spares;
+mod split;
 mod views;
