@@ -297,6 +297,15 @@ impl Space {
         self.has_log_devices.store(has_others, Ordering::Relaxed);
     }
 
+    /// Keeps the places of extents for the checkpoint, wherever they are by now. On removed vdevs their ranges are obsolete for the pool, and not for
+    /// the checkpoint, which has its own record of that.
+    pub(super) fn keep_places(&self, txg: Txg, extents: impl Iterator<Item = Extent>) -> Result<(), SpaError> {
+        let mut places = self.removed.give_up(extents)?;
+        places.sort_unstable();
+        let mut some = places.chunks(FREED_AT_ONCE);
+        Ok(some.try_for_each(|some| self.with(|allocator| allocator.keep(txg, some)))?)
+    }
+
     /// Frees the places of extents, wherever they are by now ([`super::removed`]).
     pub(super) fn give_up_places(&self, txg: Txg, extents: impl Iterator<Item = Extent>) -> Result<(), SpaError> {
         let mut places = self.removed.give_up(extents)?;
