@@ -6,6 +6,7 @@ pub(crate) mod bookmark;
 pub(crate) mod checkpoint;
 mod clone;
 pub(crate) mod command;
+mod condense;
 pub(crate) mod dataset;
 mod destroy;
 mod evacuate;

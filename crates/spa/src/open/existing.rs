@@ -171,6 +171,8 @@ async fn open_found(
     let rewound = Some(pool.uberblock().checkpoint_txg).filter(|txg| txg.0 != 0);
     writer.claim_logs(how.missing_log, rewound).await?;
     writer.settle_split().await?;
+    writer.jobs.condensing.tunables = crate::tunables::CondenseTunables::default().with(&how.tunables);
+    writer.open_condensing().await?;
     Ok(Pool::new(writer))
 }
 

@@ -7,6 +7,7 @@
 mod added;
 mod attach;
 mod checkpoint;
+mod condensed;
 mod evacuated;
 mod expand;
 mod failing;
