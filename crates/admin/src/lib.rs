@@ -83,6 +83,7 @@ mod rollback;
 mod scan;
 pub mod send;
 mod snapshot;
+mod split;
 pub mod stream;
 pub mod values;
 mod volume;
@@ -121,6 +122,7 @@ pub use request::{Changed, Going, Line, NoUsers, Request, Suspended, Users, Volu
 pub use rollback::{PromoteRequest, RollbackRequest, rollback};
 pub use scan::{Activity, CancelRemovalRequest, ResilverRequest, ScrubAction, ScrubRequest, wait};
 pub use snapshot::{SnapshotRequest, take_snapshots, tree_names};
+pub use split::SplitRequest;
 
 /// The name of a property and its value, as stored.
 pub type Setting = (String, PropertyValue);

@@ -18,11 +18,10 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 4] = [
+const ZPOOL: [MissingVerb; 3] = [
     ("condense", "nothing has to be done: space maps are condensed as they are written"),
     ("ddtprune", "export the pool and import it with OpenZFS"),
     ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
-    ("split", "'zfs send -R' to a new pool"),
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.

@@ -156,7 +156,7 @@ impl IndirectMapping {
 
     /// The entries.
     #[must_use]
-    pub(crate) fn entries(&self) -> &[IndirectMappingEntry] {
+    pub fn entries(&self) -> &[IndirectMappingEntry] {
         &self.entries
     }
 
@@ -199,7 +199,10 @@ impl IndirectMapping {
 }
 
 /// The obsolete counts: for each entry of the mapping, how many bytes of it no block uses any more.
-pub(crate) fn parse_obsolete_counts(data: &[u8], entries: usize, endian: Endian) -> Result<Vec<u32>, FormatError> {
+///
+/// # Errors
+/// There are fewer.
+pub fn parse_obsolete_counts(data: &[u8], entries: usize, endian: Endian) -> Result<Vec<u32>, FormatError> {
     let need = entries.saturating_mul(4);
     let fields = Fields::new("obsolete counts", data, need, endian)?;
     let (chunks, _) = fields.slice(0, need)?.as_chunks::<4>();
@@ -356,13 +359,13 @@ impl CondensingIndirect {
 
     /// From the array.
     #[must_use]
-    pub(crate) const fn from_words([vdev, sm, next]: [u64; Self::WORDS]) -> Self {
+    pub const fn from_words([vdev, sm, next]: [u64; Self::WORDS]) -> Self {
         Self { vdev, prev_obsolete_sm_object: ObjectId(sm), next_mapping_object: ObjectId(next) }
     }
 
     /// The array.
     #[must_use]
-    pub(crate) const fn words(&self) -> [u64; Self::WORDS] {
+    pub const fn words(&self) -> [u64; Self::WORDS] {
         [self.vdev, self.prev_obsolete_sm_object.0, self.next_mapping_object.0]
     }
 }

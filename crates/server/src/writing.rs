@@ -182,6 +182,10 @@ impl Writing {
                 );
                 continue;
             }
+            if job.name == "condense" {
+                // It is about the MOS alone, and the next user of the pool goes on with it.
+                continue;
+            }
             let verb = match job.name {
                 "error scrub" => "scrub -e",
                 name => name,

@@ -7,6 +7,8 @@ use cenote_format::nvlist::{NvList, NvValue};
 
 /// The version of pools with features.
 pub(crate) const VERSION: u64 = 5000;
+/// The label's entry with the guid of the pool that its pool was split from (`ZPOOL_CONFIG_SPLIT_GUID`).
+pub(crate) const SPLIT_GUID: &str = "split_guid";
 /// Blocks of the object with the configuration.
 pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
 

@@ -21,7 +21,7 @@ use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe, probe_device};
 use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
-use crate::config::{LabelConfig, PoolState, provisional};
+use crate::config::{LabelConfig, PoolState, SPLIT_GUID, provisional};
 use crate::small::too_small;
 
 /// Devices probed at once.
@@ -52,6 +52,12 @@ impl FoundLeaf {
     fn ashift(&self) -> u32 {
         let ashift = self.config.list("vdev_tree").and_then(|tree| tree.u64("ashift")).unwrap_or(0);
         u32::try_from(ashift).unwrap_or(0).clamp(ASHIFT_MIN, ASHIFT_MAX)
+    }
+
+    /// The same leaf as its device has it now, with its uberblocks, if that is still of this pool.
+    pub(crate) async fn looked_at_again(&self, pool: Guid) -> Option<Self> {
+        let leaves = leaves_of(&probe(&self.disk).await);
+        leaves.into_iter().find(|(of, leaf)| (*of, leaf.guid) == (pool, self.guid)).map(|(_, leaf)| leaf)
     }
 
     /// Orders devices that claim to be the same leaf. An uberblock is written with each txg, a label only where the configuration
@@ -105,6 +111,8 @@ pub struct FoundPool {
     pub copies: Vec<CopiedLeaf>,
     /// Every spare and cache device that was found on the way, of this pool or another.
     pub auxiliaries: Arc<BTreeMap<Guid, FoundAuxiliary>>,
+    /// Leaves that were found to be another pool's, which was split from this one.
+    pub split_off: BTreeSet<Guid>,
 }
 
 /// Why one of two devices that claim to be the same leaf is used.
@@ -184,6 +192,12 @@ pub enum SkipReason {
 }
 
 impl FoundPool {
+    /// A pool of these leaves, and nothing beside them.
+    pub(crate) fn of_leaves(guid: Guid, leaves: impl IntoIterator<Item = FoundLeaf>) -> Self {
+        let leaves = leaves.into_iter().map(|leaf| (leaf.guid, leaf)).collect();
+        Self { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default(), split_off: BTreeSet::new() }
+    }
+
     /// The newest label's configuration.
     #[must_use]
     pub fn newest(&self) -> Option<&FoundLeaf> {
@@ -252,8 +266,7 @@ impl FoundPool {
         let is_read_only = |leaf: &FoundLeaf| CoarseSectors::of(&leaf.disk, leaf.ashift()).is_some();
         let read_only = self.leaves.iter().filter(|(guid, leaf)| !wanted.contains(guid) && is_read_only(leaf));
         let leaves = read_only.map(|(guid, leaf)| (*guid, leaf.clone())).collect();
-        let (copies, auxiliaries) = (self.copies.clone(), self.auxiliaries.clone());
-        let mut again = Self { guid: self.guid, leaves, copies, auxiliaries };
+        let mut again = Self { leaves, ..self.clone() };
         for (path, unit_bytes) in paths {
             let fail = |reason: String| SpaError::Device {
                 pool: self.name().to_owned(),
@@ -319,10 +332,7 @@ impl FoundPool {
         }
         let mut now = self.clone();
         for leaf in now.leaves.values_mut() {
-            let again = leaves_of(&probe(&leaf.disk).await);
-            if let Some((_, again)) =
-                again.into_iter().find(|(pool, again)| (*pool, again.guid) == (self.guid, leaf.guid))
-            {
+            if let Some(again) = leaf.looked_at_again(self.guid).await {
                 *leaf = again;
             }
         }
@@ -361,7 +371,13 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
             }
         }
     }
-    settled(all).into_iter().for_each(|(pool, leaf)| add(&mut pools, pool, leaf));
+    let mut split_off: BTreeMap<Guid, BTreeSet<Guid>> = BTreeMap::new();
+    for (pool, leaf) in settled(all) {
+        if let Some(first) = leaf.config.u64(SPLIT_GUID).map(Guid).filter(|first| *first != pool) {
+            split_off.entry(first).or_default().insert(leaf.guid);
+        }
+        add(&mut pools, pool, leaf);
+    }
     let auxiliaries = Arc::new(auxiliaries);
     let mut found = Vec::with_capacity(pools.len());
     for (_, mut pool) in pools {
@@ -374,7 +390,8 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
                 copies.push(copy);
             }
         }
-        found.push(FoundPool { copies, auxiliaries: auxiliaries.clone(), ..pool });
+        let split_off = split_off.remove(&pool.guid).unwrap_or_default();
+        found.push(FoundPool { copies, auxiliaries: auxiliaries.clone(), split_off, ..pool });
     }
     (found, skipped)
 }
@@ -425,12 +442,7 @@ pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Opti
 }
 
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
-    let found = pools.entry(pool).or_insert_with(|| FoundPool {
-        guid: pool,
-        leaves: BTreeMap::new(),
-        copies: Vec::new(),
-        auxiliaries: Arc::default(),
-    });
+    let found = pools.entry(pool).or_insert_with(|| FoundPool::of_leaves(pool, []));
     let Some(first) = found.leaves.remove(&leaf.guid) else {
         found.leaves.insert(leaf.guid, leaf);
         return;

@@ -510,6 +510,10 @@ impl Import<'_> {
             if is_usable(config, status) || config.class != AllocationClass::Log {
                 continue;
             }
+            if config.leaves().iter().all(|leaf| leaf.state.offline) {
+                self.notes.push(format!("the log device {} is offline", config.display_name()));
+                continue;
+            }
             if !self.options.missing_log {
                 return Err(SpaError::MissingLog { pool: self.name.clone(), device: config.display_name() });
             }

@@ -81,6 +81,7 @@ pub use admin::receive::{Received, Receiving};
 pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 pub use admin::received::ReceivedPropertyError;
 pub use admin::snapshot::NewSnapshot;
+pub use admin::split::{SplitOptions, legs_of};
 pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::LoggedError;

@@ -18,6 +18,7 @@ pub const TABLES: &[&[Tunable]] = &[
     MountTunables::TABLE,
     LivelistTunables::TABLE,
     RemovalTunables::TABLE,
+    CondenseTunables::TABLE,
     EventTunables::TABLE,
     ScanTunables::TABLE,
 ];
@@ -65,6 +66,21 @@ cenote_kstat::tunables! {
         vdev_removal_max_span: u64 = 32 << 10, "bytes", Number(0, 1 << 20), AtOpen;
         /// A removal stands still; for tests.
         zfs_removal_suspend_progress: bool = false, "", Switch, AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of the mappings of removed vdevs.
+    #[derive(Copy)]
+    pub struct CondenseTunables {
+        /// Mappings of removed vdevs are written anew, without what is obsolete.
+        zfs_condense_indirect_vdevs_enable: bool = true, "", Switch, AtOpen;
+        /// A mapping is condensed when so much of it is obsolete.
+        zfs_condense_indirect_obsolete_pct: u64 = 25, "%", Number(0, 100), AtOpen;
+        /// One that is smaller is condensed only for the size of its obsolete map.
+        zfs_condense_min_mapping_bytes: u64 = 128 << 10, "bytes", Number(0, 1 << 40), AtOpen;
+        /// A mapping whose obsolete map is so large is condensed in any case.
+        zfs_condense_max_obsolete_bytes: u64 = 1 << 30, "bytes", Number(1, 1 << 40), AtOpen;
     }
 }
 
@@ -129,6 +145,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(MountTunables::default().with(settings).numbers());
     all.extend(LivelistTunables::default().with(settings).numbers());
     all.extend(RemovalTunables::default().with(settings).numbers());
+    all.extend(CondenseTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
     all.extend(ScanTunables::default().with(settings).numbers());
     all

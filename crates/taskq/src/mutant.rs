@@ -71,10 +71,14 @@ mutants! {
     KeptDropped = "kept-dropped",
     /// An entry of the mapping of a vdev that is evacuated is not written.
     MappingEntryLost = "mapping-entry-lost",
+    /// A mapping that is condensed loses entries of which more than half is obsolete.
+    CondensedEntryLost = "condensed-entry-lost",
     /// The copy of what is freed on a vdev that is evacuated stays.
     EvacuatedCopyKept = "evacuated-copy-kept",
     /// Some copies of an evacuation are not written.
     EvacuationUncopied = "evacuation-uncopied",
+    /// The legs of a pool that is split are the new pool's before the first one is marked on disk.
+    SplitUnmarked = "split-unmarked",
     /// Only one leg of a mirror is written.
     OneLeg = "one-leg",
     /// `fsync` and `FLUSH` are answered before the txg is on disk.
@@ -199,6 +203,12 @@ impl Mutant {
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
+
+    /// That of mappings that are condensed, which tests of the pool find (`spa`, `condensed`).
+    pub const OF_CONDENSING: &[Self] = &[Self::CondensedEntryLost];
+
+    /// Those of a pool that is split, which tests of the pool find (`spa`, `split`).
+    pub const OF_SPLITS: &[Self] = &[Self::SplitUnmarked];
 
     /// Those of scans that their tests find (`scan`, `scrub`): of places and dirty time logs,
     pub const OF_SCANS: &[Self] = &[Self::DtlCleared, Self::ScanAhead, Self::ScanSortedAhead];

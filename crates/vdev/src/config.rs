@@ -210,6 +210,8 @@ pub struct VdevConfig {
     pub dtl: ObjectId,
     /// A resilver onto this leaf began at this txg.
     pub resilver_txg: Option<Txg>,
+    /// The leaf waits for the end of a resilver that began before it was there (`com.datto:resilver_defer`).
+    pub resilver_deferred: bool,
     /// A sequential rebuild onto this leaf began at this txg.
     pub rebuild_txg: Option<Txg>,
 
@@ -350,6 +352,7 @@ fn parse_vdev(list: &NvList, depth: usize, count: &mut usize) -> Result<VdevConf
         },
         dtl: object("DTL"),
         resilver_txg: list.u64("resilver_txg").map(Txg),
+        resilver_deferred: list.has("com.datto:resilver_defer"),
         rebuild_txg: list.u64("rebuild_txg").map(Txg),
         ashift: shift("ashift", u64::from(ASHIFT_MIN)..=u64::from(ASHIFT_MAX))?,
         asize_bytes: number("asize"),

@@ -381,3 +381,66 @@ fn free_space_is_initialized_and_trimmed() {
         assert!(history.contains(part), "{part}: {history}");
     }
 }
+
+/// A pool of mirrors becomes two, by whoever has it; the new one can be imported at once.
+#[test]
+fn a_pool_is_split_by_whoever_has_it() {
+    for is_served in [false, true] {
+        let images = made(&["mirror"], 2);
+        let cache = images.cache.path().join("cache.json");
+        images.run("zfs", &["create", "mine/data"]);
+        images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+        let steps = || {
+            for (words, said) in [
+                (&["split", "mine", "mine"][..], "Unable to split mine: pool already exists"),
+                (&["split", "mine", "1x"], "Unable to split mine: "),
+                (&["split", "mine", "copy", "nothing"], "at most one disk from each mirror"),
+                (&["split", "mine", "copy", "0.img", "1.img"], "at most one disk from each mirror"),
+                (&["split", "-o", "nothing=1", "mine", "copy"], "Unable to split mine: "),
+                (&["split", "-l", "-R", "/r", "mine", "copy"], "not supported yet: -l"),
+            ] {
+                let refused = images.refused("zpool", words);
+                assert!(refused.contains(said), "{words:?}: {refused}");
+            }
+            let shown = images.run("zpool", &["split", "-n", "-P", "mine", "copy", "0.img"]);
+            let own = images.dir.join("0.img").display().to_string();
+            assert_eq!(shown, format!("would create 'copy' with the following layout:\n\n\tcopy\n\t  {own}\n"));
+            assert_eq!(tree(&images), "mirror-0 0.img 1.img");
+            images.run("zpool", &["split", "-R", "/elsewhere", "-o", "comment=half", "mine", "copy", "0.img"]);
+            assert_eq!(tree(&images), "1.img");
+            images.run("zfs", &["create", "mine/later"]);
+        };
+        if is_served {
+            served(&images, steps)
+        } else {
+            steps()
+        }
+        let listed = |pool: &str| {
+            let listed = common::good(images.bare().args(["zfs", "list", "-H", "-o", "name", "-r", pool]));
+            String::from_utf8(listed).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(listed("mine"), "mine mine/data mine/later mine/v");
+        assert_eq!(listed("copy"), "copy copy/data copy/v");
+        let get = |property: &str| {
+            let got = common::good(images.bare().args(["zpool", "get", "-H", "-o", "value", property, "copy"]));
+            String::from_utf8(got).unwrap().trim().to_owned()
+        };
+        assert_eq!((get("comment"), get("altroot")), ("half".to_owned(), "/elsewhere".to_owned()));
+        let history = images.run("zpool", &["history", "-i", "mine"]);
+        for part in ["zpool split -R /elsewhere -o comment=half mine copy 0.img", "detach vdev="] {
+            assert!(history.contains(part), "{part}: {history}");
+        }
+        let history = images.run("zpool", &["history", "-i", "copy"]);
+        assert!(history.contains("split from pool mine"), "{history}");
+        let noted = std::fs::read_to_string(&cache).unwrap();
+        assert_eq!(noted.matches("0.img").count(), 1, "{noted}");
+        for pool in ["mine", "copy"] {
+            images.run("zpool", &["export", pool]);
+            if cenote_testkit::zdb::program("zdb").is_some() {
+                let devices = cenote_testkit::zdb::Devices::of(&images.files).unwrap();
+                let told = cenote_testkit::zdb::run(&devices, &["-bcc"], pool).unwrap();
+                assert_eq!(told.status, Some(0), "{pool}: {}", told.text);
+            }
+        }
+    }
+}

@@ -29,7 +29,7 @@ fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
         (&["zpool", "-d", "/tmp", "ddtprune", "p"], "not supported yet: zpool ddtprune\ninstead: ", 1),
         (&["zfs", "wait", "p"], "not supported yet: zfs wait\ninstead: ", 1),
         (&["zpool", "help", "prefetch"], "not supported yet: zpool prefetch\ninstead: ", 0),
-        (&["zpool", "split", "--help"], "not supported yet: zpool split\ninstead: ", 0),
+        (&["zpool", "condense", "--help"], "not supported yet: zpool condense\ninstead: ", 0),
     ] {
         let output = cenote(words);
         let text = String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap();

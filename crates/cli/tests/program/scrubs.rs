@@ -123,3 +123,23 @@ fn several_pools_are_scrubbed_by_one_command() {
     let after = images.run("zpool", &["history", "other"]);
     assert_eq!(after.matches("zpool scrub").count(), before.matches("zpool scrub").count() + 1);
 }
+
+/// OpenZFS refuses it: all copies are read, what is bad is told, and the pool stays as it is.
+#[test]
+fn a_pool_that_is_read_only_is_scrubbed_and_nothing_is_written() {
+    let images = Images::made(&["mirror"], 2, &["-O", "compression=off"]);
+    let places = put(&images, "mine", "one", 0x0bad_0001);
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "-o", "readonly=on", "mine"]);
+    let contents = || images.files.iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>();
+    let before = contents();
+    let told = images.run("zpool", &["scrub", "mine"]);
+    assert!(contents() == before, "{told}");
+    let image = std::fs::File::options().write(true).open(&images.files[0]).unwrap();
+    image.write_all_at(&[0xaa; 64], places[0]).unwrap();
+    let before = contents();
+    let output = images.command("zpool", &["scrub", "mine"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && told.contains("0.img"), "{output:?}");
+    assert!(contents() == before, "nothing is written");
+}

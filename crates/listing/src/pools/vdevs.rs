@@ -138,6 +138,8 @@ pub struct Vdev {
     pub errors: ErrorTotals,
     /// Of a leaf: slow I/Os since the pool was opened.
     pub slow_ios: u64,
+    /// It waits for the end of a resilver that began before it was there.
+    pub awaits_resilver: bool,
     /// It is being removed.
     pub is_removing: bool,
     /// Space is allocated from it.
@@ -390,6 +392,7 @@ impl Builder<'_> {
             missed: if shows_missed { status.missed.clone() } else { Dtl::new() },
             errors: status.errors,
             slow_ios: status.slow_ios,
+            awaits_resilver: config.resilver_deferred,
             is_removing: config.removing,
             is_allocating: !config.non_allocating,
             sizes: Sizes::default(),
@@ -482,6 +485,7 @@ impl Builder<'_> {
             was: None,
             errors: ErrorTotals::default(),
             slow_ios: 0,
+            awaits_resilver: false,
             is_removing: false,
             is_allocating: true,
             sizes,

@@ -5,8 +5,10 @@ mod add;
 mod attach;
 mod receive;
 mod remove;
+mod split;
 
 pub use add::AddRequest;
 pub use attach::{Attaching, detach_device};
 pub use receive::receive;
 pub use remove::{Device, find_devices, mapping_bytes, remove_devices, work_on_leaves};
+pub use split::Splitting;

@@ -18,7 +18,8 @@
 //!                              from then on the pool is the checkpoint's, which has none itself. Only then blocks are written, over what came after it
 //! ```
 //! **Invariants.** 1. No block that T has is freed in T + 1 before the checkpoint is taken there: it is taken in a txg that has given up nothing yet. 2. While
-//! there is a checkpoint, or its discarding goes on, the vdevs stay as they are but for new ones: its uberblock knows no others. 3. Intent logs that nobody
+//! there is a checkpoint, or its discarding goes on, the vdevs stay as they are but for new ones: its uberblock knows no others. (Vdevs that were removed before
+//! it are in it, with their mappings; what the pool gives up there is kept where it lies.) 3. Intent logs that nobody
 //! has claimed are dropped by a rewind: their later blocks may be written over.
 //!
 //! **Crash.** Each step is one txg. A rewind is done when its uberblock is on disk, and nothing was written over before.
@@ -94,10 +95,8 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::NeedsFeature, what));
         }
         self.check_no_checkpoint()?;
-        if self.blocks.space.removed.is_any() || self.jobs.evacuation.running.is_some() {
-            let what =
-                "not supported yet: a checkpoint of a pool with removed vdevs; 'zfs snapshot -r' keeps its datasets";
-            return Err(SpaError::refused(Refusal::NotYet, what));
+        if self.jobs.evacuation.running.is_some() {
+            return Err(SpaError::refused(Refusal::Busy, "device removal in progress"));
         }
         let Some(root) = self.devices.synced.filter(|_| self.blocks.given_up == self.blocks.given_up_before) else {
             return Ok(None);

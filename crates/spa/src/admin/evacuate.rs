@@ -62,7 +62,7 @@ const PLACED_TXGS: u32 = 3;
 /// Fields of a vdev that is being evacuated.
 const REMOVING: &str = "removing";
 const NON_ALLOCATING: &str = "non_allocating";
-const MAPPING: &str = "com.delphix:indirect_object";
+pub(super) const MAPPING: &str = "com.delphix:indirect_object";
 const BIRTHS: &str = "com.delphix:indirect_births";
 const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
 
@@ -234,7 +234,7 @@ impl Syncer {
     }
 
     /// An object of numbers, empty.
-    fn number_object(&self, kind: DmuType, bonus: Vec<u8>) -> Result<Object, SpaError> {
+    pub(super) fn number_object(&self, kind: DmuType, bonus: Vec<u8>) -> Result<Object, SpaError> {
         let spec = ObjectSpec::new(kind, OBJECT_BLOCK_BYTES);
         let spec = if bonus.is_empty() { spec } else { spec.with_bonus(DmuType::UINT64_METADATA, bonus) };
         Ok(self.mos.objset.create_object(self.txg, &spec)?)

@@ -39,6 +39,7 @@ use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::{LeafState, VdevState, VdevStatus};
 
 use crate::admin::examine::{Lost, Which};
+use crate::admin::remove::Stopped;
 use crate::find::open_leaf;
 use crate::open::spares_l2cache::AuxKind;
 use crate::pool::Pool;
@@ -90,7 +91,28 @@ impl Pool {
     #[boxed]
     pub async fn offline_device(&self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
         self.examine_devices(Which::SiblingsOf(guid)).await?;
+        // A log device that no other one mirrors: what is on it goes elsewhere first.
+        let log = self.look(move |syncer| Box::pin(async move { syncer.log_that_goes(guid).await })).await?;
+        let _stopped = match log {
+            Some(vdev) => Some(self.empty_log(vdev).await?),
+            None => None,
+        };
         self.change(move |syncer| Box::pin(async move { syncer.enter_offline(guid, how).await })).await
+    }
+
+    /// Has intent logs leave a log device, on which nothing is placed from then on until the result is dropped.
+    pub(crate) async fn empty_log(&self, vdev: VdevId) -> Result<Stopped, SpaError> {
+        let space = self.peek(|syncer| syncer.blocks.space.clone()).await?;
+        let stopped = Stopped::begin(&space, vdev);
+        let stopped = stopped.ok_or_else(|| SpaError::refused(Refusal::Busy, "the log device is being removed"))?;
+        if !self.leave(vdev).await? {
+            self.change(move |syncer| Box::pin(async move { syncer.free_idle_logs(vdev).await })).await?;
+            if !self.leave(vdev).await? {
+                let what = "intent logs have not left the log device yet: try again";
+                return Err(SpaError::refused(Refusal::Busy, what));
+            }
+        }
+        Ok(stopped)
     }
 
     /// Takes a device into use again that is offline, faulted or was not there, if it is at its recorded path or one of `paths`. When this is
@@ -216,23 +238,34 @@ impl Syncer {
         Ok(below)
     }
 
-    async fn enter_offline(&mut self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+    /// The log device that a leaf is of, if the leaf alone has what is on it.
+    async fn log_that_goes(&self, guid: Guid) -> Result<Option<VdevId>, SpaError> {
         let (leaf, vdev, class) = self.device(guid).await?;
         let is_out = leaf.state.offline || leaf.state.faulted;
-        if !is_out && self.is_required(guid) {
-            return Err(match class {
-                AllocationClass::Log => SpaError::refused(
-                    Refusal::NotYet,
-                    "not supported yet: taking a log device offline that no other device mirrors; 'zpool remove' takes it out of the pool",
-                ),
-                _ => no_replicas(),
-            });
+        Ok(Some(vdev).filter(|_| class == AllocationClass::Log && !is_out && self.is_required(guid)))
+    }
+
+    /// True for a log device on which nothing is.
+    fn is_empty_log(&self, vdev: VdevId) -> bool {
+        let is_log = self.devices.root_vdev.top(vdev).is_some_and(|top| top.class == AllocationClass::Log);
+        is_log && self.blocks.space.with(|allocator| allocator.evacuation(vdev)).is_done()
+    }
+
+    async fn enter_offline(&mut self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+        let (leaf, vdev, _) = self.device(guid).await?;
+        let is_out = leaf.state.offline || leaf.state.faulted;
+        let is_required = !is_out && self.is_required(guid);
+        if is_required && !self.is_empty_log(vdev) {
+            return Err(no_replicas());
         }
         let mut next = self.devices.root_vdev.clone();
         let state = if how.is_fault { LeafUse::Faulted } else { LeafUse::Offline };
         next.set_use(guid, state, how.is_temporary)?;
         next.disks.remove(&guid);
         self.change_without(guid, vdev, next).await?;
+        if is_required {
+            self.blocks.space.log_device_is_off(vdev);
+        }
         self.note_missed(self.txg, 1, [guid]).await?;
         self.vdevs_changed().await?;
         Ok(self.txg)
@@ -251,7 +284,7 @@ impl Syncer {
         let refused = match retired.has_ended() {
             false => Some(SpaError::refused(Refusal::Busy, "a device does not answer: try again")),
             // A block of an intent log that no other device took.
-            true if disk.is_some() && self.has_outage(vdev, guid) => Some(no_replicas()),
+            true if disk.is_some() && self.has_outage(vdev, guid) && !self.is_empty_log(vdev) => Some(no_replicas()),
             true => None,
         };
         if let Some(refused) = refused {
@@ -298,7 +331,7 @@ impl Syncer {
         guid: Guid,
         found: Option<Result<FoundLeaf, String>>,
     ) -> Result<Onlined, SpaError> {
-        let _ = self.device(guid).await?;
+        let (_, vdev, class) = self.device(guid).await?;
         let mut next = self.devices.root_vdev.clone();
         next.set_use(guid, LeafUse::Online, false)?;
         let (found, mut reason) = match found.transpose() {
@@ -331,6 +364,9 @@ impl Syncer {
             self.devices.found.leaves.insert(guid, found);
         }
         self.devices.root_vdev = next;
+        if class == AllocationClass::Log && state.is_readable() {
+            self.blocks.space.log_device_is_on(vdev);
+        }
         self.note_dtls(self.txg, 1, [(guid, lacks)].into()).await?;
         self.vdevs_changed().await?;
         let missed = self.devices.root_vdev.missed.get(&guid).cloned().unwrap_or_default();

@@ -315,7 +315,7 @@ impl Syncer {
 
     /// Makes the removal part of the open txg. Its leaves come back, with the labels that they get when it is on disk.
     /// `is_lost`: what is allocated on it belongs to no log.
-    async fn enter_removal(
+    pub(super) async fn enter_removal(
         &mut self,
         vdev: VdevId,
         guid: Guid,

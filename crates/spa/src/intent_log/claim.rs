@@ -92,6 +92,20 @@ impl Syncer {
     }
 }
 
+impl Syncer {
+    /// Gives up all logs that nobody has claimed, of a pool that was split off: they go on in the pool that it was split from.
+    pub(crate) async fn give_up_logs(&mut self) -> Result<(), SpaError> {
+        let (txg, dmu) = (self.txg, self.blocks.writer.dmu().clone());
+        let synced = Txg(txg.0 - 1);
+        for log in unclaimed(&self.dsl().clone(), &dmu, &mut Vec::new()).await? {
+            let header = log.objset.zil_header();
+            let head = self.open_header(&log.name).await?;
+            self.in_txg().give_up_log(txg, &head.objset, &header, Some(synced)).await?;
+        }
+        Ok(())
+    }
+}
+
 impl InTxg<'_> {
     /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is. Or one of a checkpoint: all of
     /// its blocks were taken that were born up to then, and are whole.

@@ -52,6 +52,7 @@
 //! the disks' reads.
 
 pub(crate) mod async_destroy;
+pub(crate) mod condensing;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 pub(crate) mod discard;
@@ -70,6 +71,7 @@ use cenote_taskq::{BoxFuture, Instant, boxed};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
+use condensing::Condensing;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
 use discard::Discard;
@@ -87,7 +89,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `scrub`, `resilver`,
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `condense`, `scrub`, `resilver`,
     /// `error scrub`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
@@ -215,6 +217,8 @@ pub(crate) struct Jobs {
     pub(crate) deleted_clones: DeletedClones,
     /// A vdev whose blocks are copied to others, so that it can go.
     pub(crate) evacuation: Evacuation,
+    /// Writes the mapping of a removed vdev anew, without what is obsolete.
+    pub(crate) condensing: Condensing,
     /// Frees the space that only a discarded checkpoint had.
     pub(crate) discard: Discard,
     /// Scrub and resilver.
@@ -238,6 +242,7 @@ impl Default for Jobs {
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
+            condensing: Condensing::default(),
             leaf_work: LeafWork::default(),
             discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
@@ -247,26 +252,28 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 8] {
+    fn all(&self) -> [&dyn Job; 9] {
         [
             &self.async_destroy,
             &self.free_list,
             &self.deleted_clones,
             &self.discard,
             &self.evacuation,
+            &self.condensing,
             &self.scan,
             &self.error_scrub,
             &self.leaf_work,
         ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 8] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 9] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
             &mut self.deleted_clones,
             &mut self.discard,
             &mut self.evacuation,
+            &mut self.condensing,
             &mut self.scan,
             &mut self.error_scrub,
             &mut self.leaf_work,

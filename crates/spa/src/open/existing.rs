@@ -170,7 +170,25 @@ async fn open_found(
     }
     let rewound = Some(pool.uberblock().checkpoint_txg).filter(|txg| txg.0 != 0);
     writer.claim_logs(how.missing_log, rewound).await?;
+    writer.settle_split().await?;
+    writer.jobs.condensing.tunables = crate::tunables::CondenseTunables::default().with(&how.tunables);
+    writer.open_condensing().await?;
     Ok(Pool::new(writer))
+}
+
+/// Opens some leaves of a pool in use, which does not use them any more, as a pool of its own that is exported with its first txg. Nothing is written
+/// before that.
+pub(crate) async fn open_split(
+    handle: &Handle,
+    found: FoundPool,
+    how: &ImportOptions,
+    options: WriteOptions,
+) -> Result<Syncer, SpaError> {
+    let pool = import_for(handle, found, how, Purpose::Watched).await?;
+    let (name, last) = (pool.name().to_owned(), last_of(&pool));
+    let candidate = Candidate { handle, found: pool.found(), name: &name, newest: &last, options: how };
+    let settings = Settings::of(&how.tunables);
+    Opening { handle, pool: &pool, options, settings, watched: None, candidate }.run().await
 }
 
 /// The error that names the user of the pool's devices, if it is a process of this system.

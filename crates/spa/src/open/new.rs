@@ -217,7 +217,7 @@ pub(crate) async fn create_syncer(
         (guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 })
     };
     let leaves = disks.iter().map(leaf).collect();
-    let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };
+    let found = FoundPool { leaves, ..FoundPool::of_leaves(guid, []) };
     let pool = Syncer::new(Opened {
         handle: handle.clone(),
         name: name.clone(),

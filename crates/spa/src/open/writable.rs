@@ -91,16 +91,12 @@ impl View {
                 FeatureName::Unknown(guid) => return refuse(format!("the feature {guid}")),
             }
         }
-        let has_checkpoint = self.checkpoint().await?.is_some();
         let removing = self.removal().await?.filter(|removing| removing.state == REMOVAL_RUNS);
         for (vdev, top) in (0..).map(VdevId).zip(&self.vdevs().children) {
             let name = top.display_name();
             match &top.kind {
                 VdevKind::Hole => continue,
                 VdevKind::Indirect(_) => {
-                    if has_checkpoint {
-                        return refuse(format!("a checkpoint with the vdev {name}, which was removed"));
-                    }
                     if let Err(error) = self.shared.tree_mappings.mapping(vdev) {
                         return refuse(format!("the vdev {name}, which was removed: {error}"));
                     }

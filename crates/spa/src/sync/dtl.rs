@@ -115,7 +115,9 @@ impl Syncer {
             let leaves = top.leaves().into_iter();
             leaves.filter_map(|leaf| self.devices.root_vdev.missed.get(&leaf.guid)).any(|missed| !missed.is_empty())
         };
-        tops.filter(|(vdev, top)| failed.contains(vdev) || misses(top)).map(|(vdev, _)| vdev).collect()
+        let is_off = |top: &VdevConfig| top.leaves().iter().all(|leaf| leaf.state.offline);
+        let behind = tops.filter(|(vdev, top)| !is_off(top) && (failed.contains(vdev) || misses(top)));
+        behind.map(|(vdev, _)| vdev).collect()
     }
 
     /// Takes out of the logs of log devices' leaves what no block is missing of any more: nothing that was on the device before this txg is

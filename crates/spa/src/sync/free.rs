@@ -79,10 +79,13 @@ impl InTxg<'_> {
 
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
-        if self.blocks.space.removed.is_any() {
-            return self.blocks.space.give_up_places(txg, blocks.iter().flat_map(|bp| bp.dvas()).map(extent));
-        }
         let checkpoint = self.blocks.checkpoint;
+        if self.blocks.space.removed.is_any() {
+            let (kept, freed): (Vec<&Blkptr>, Vec<&Blkptr>) =
+                blocks.iter().copied().partition(|bp| is_kept(bp, checkpoint));
+            self.blocks.space.keep_places(txg, kept.into_iter().flat_map(Blkptr::dvas).map(extent))?;
+            return self.blocks.space.give_up_places(txg, freed.into_iter().flat_map(Blkptr::dvas).map(extent));
+        }
         let freed = self.blocks.space.with(|allocator| {
             blocks.iter().try_for_each(|bp| {
                 let is_kept = is_kept(bp, checkpoint);
@@ -101,8 +104,7 @@ impl InTxg<'_> {
         if !is_kept(&bp, self.blocks.checkpoint) {
             return self.blocks.space.give_up_places(txg, places.into_iter().map(extent));
         }
-        let extents: Vec<_> = places.into_iter().map(extent).collect();
-        Ok(self.blocks.space.with(|allocator| allocator.keep(txg, &extents))?)
+        self.blocks.space.keep_places(txg, places.into_iter().map(extent))
     }
 
     /// All places of a block: those of its copies, and of a gang's parts.
@@ -166,9 +168,10 @@ fn tell_allocator(space: &Space, txg: Txg, plain: &Killed, checkpoint: Option<Tx
         extents.sort_unstable();
         extents
     };
-    sorted(kept).chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.keep(txg, some)))?;
     if space.removed.is_any() {
+        space.keep_places(txg, kept.into_iter().flat_map(Blkptr::dvas).map(extent))?;
         return space.give_up_places(txg, freed.into_iter().flat_map(Blkptr::dvas).map(extent));
     }
+    sorted(kept).chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.keep(txg, some)))?;
     space.free_places(txg, &sorted(freed))
 }

@@ -63,6 +63,8 @@ pub(crate) struct Removed {
     /// The mappings by which blocks are read.
     pub(crate) mappings: Arc<Mappings>,
     is_any: AtomicBool,
+    /// More became obsolete since this was last asked for.
+    has_more: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -76,7 +78,8 @@ pub(super) struct Given {
 impl Removed {
     /// None yet, with the mappings by which the pool's tree reads.
     pub(crate) fn new(mappings: Arc<Mappings>) -> Self {
-        Self { mappings, is_any: AtomicBool::new(false), state: Mutex::default() }
+        let (is_any, has_more) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { mappings, is_any, has_more, state: Mutex::default() }
     }
 
     /// A vdev is removed, and its mapping known.
@@ -171,7 +174,15 @@ impl Removed {
     pub(super) fn take(&self) -> Given {
         let mut state = self.state.lock();
         let (obsolete, settled_bytes) = (std::mem::take(&mut state.obsolete), std::mem::take(&mut state.settled_bytes));
+        if !obsolete.is_empty() {
+            self.has_more.store(true, Ordering::Release);
+        }
         Given { obsolete, settled_bytes }
+    }
+
+    /// Whether something became obsolete since this was last asked for, or it was never asked for.
+    pub(crate) fn take_has_more(&self) -> bool {
+        self.is_any() && self.has_more.swap(false, Ordering::AcqRel)
     }
 
     /// Forgets what is to be recorded of a vdev that stays after all.

@@ -238,7 +238,22 @@ impl Space {
         }
     }
 
-    /// Log devices that have failed.
+    /// It was taken offline: nothing is placed on it until it [is online](Self::log_device_is_on).
+    pub(crate) fn log_device_is_off(&self, vdev: VdevId) {
+        self.log_devices.lock().failed.insert(vdev);
+        self.with(|allocator| allocator.set_allocatable(vdev, false));
+    }
+
+    /// It was taken online: it is used again unless it is being removed, also where the pool was opened without it.
+    pub(crate) fn log_device_is_on(&self, vdev: VdevId) {
+        let mut devices = self.log_devices.lock();
+        devices.failed.remove(&vdev);
+        if !devices.leaving.contains(&vdev) {
+            self.with(|allocator| allocator.set_allocatable(vdev, true));
+        }
+    }
+
+    /// Log devices that have failed, or are offline.
     pub(crate) fn failed_log_devices(&self) -> Vec<VdevId> {
         self.log_devices.lock().failed.iter().copied().collect()
     }
@@ -280,6 +295,15 @@ impl Space {
         }
         let has_others = self.with(|allocator| allocator.has_log_devices());
         self.has_log_devices.store(has_others, Ordering::Relaxed);
+    }
+
+    /// Keeps the places of extents for the checkpoint, wherever they are by now. On removed vdevs their ranges are obsolete for the pool, and not for
+    /// the checkpoint, which has its own record of that.
+    pub(super) fn keep_places(&self, txg: Txg, extents: impl Iterator<Item = Extent>) -> Result<(), SpaError> {
+        let mut places = self.removed.give_up(extents)?;
+        places.sort_unstable();
+        let mut some = places.chunks(FREED_AT_ONCE);
+        Ok(some.try_for_each(|some| self.with(|allocator| allocator.keep(txg, some)))?)
     }
 
     /// Frees the places of extents, wherever they are by now ([`super::removed`]).

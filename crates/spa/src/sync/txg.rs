@@ -56,6 +56,7 @@ impl Syncer {
         if is_active {
             jobs.slices(&mut rooms).await?;
             self.settle_evacuation().await?;
+            self.settle_condensing().await?;
         }
         if self.jobs.discard.take_ended() {
             let what = "finished discarding checkpointed state from the pool";

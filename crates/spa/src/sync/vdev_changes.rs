@@ -260,6 +260,27 @@ impl RootVdev {
         Ok(())
     }
 
+    /// Has one leg of each mirror stand in its place, and forgets the others, which are returned.
+    pub(crate) fn keep_legs(&mut self, legs: &BTreeSet<Guid>) -> Result<Vec<VdevConfig>, VdevError> {
+        let mut tops = self.tree.lists("children").unwrap_or_default().to_vec();
+        let is_kept = |leg: &NvList| leg.u64("guid").is_some_and(|guid| legs.contains(&Guid(guid)));
+        for mirror in &mut tops {
+            let kept = mirror.lists("children").unwrap_or_default().iter().find(|leg| is_kept(leg)).cloned();
+            let Some(mut leg) = kept else { continue };
+            set(&mut leg, "id", mirror.u64("id").unwrap_or(0));
+            move_top_fields(mirror, &mut leg);
+            *mirror = leg;
+        }
+        let before: Vec<VdevConfig> = self.config.leaves().into_iter().cloned().collect();
+        let mut tree = self.tree.clone();
+        set(&mut tree, "children", NvValue::NvlistArray(tops));
+        self.set_tree(tree)?;
+        let others: Vec<VdevConfig> = before.into_iter().filter(|leaf| self.vdev(leaf.guid).is_none()).collect();
+        others.iter().for_each(|leaf| self.forget(leaf.guid));
+        assert!(legs.iter().all(|leg| self.vdev(*leg).is_some()), "the legs are all that is left of mirrors");
+        Ok(others)
+    }
+
     /// Has another tree, with the same top-level vdevs, or others in their places.
     fn set_tree(&mut self, tree: NvList) -> Result<(), VdevError> {
         let guids = |tree: &NvList| -> Vec<Guid> {

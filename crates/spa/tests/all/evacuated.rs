@@ -37,12 +37,12 @@ const LAYOUTS: [Going; 4] = [
 ];
 
 /// Disks with room for another one's blocks beside what a pool keeps back.
-fn machine_with(runtime: &Runtime, count: usize, latency: Latency) -> Machine {
+pub(crate) fn machine_with(runtime: &Runtime, count: usize, latency: Latency) -> Machine {
     Machine::new(runtime, count, &SimDiskOptions { size_bytes: 256 << 20, latency, ..SimDiskOptions::default() })
 }
 
 /// The guid of a top-level vdev.
-async fn top(pool: &Pool, at: usize) -> Guid {
+pub(crate) async fn top(pool: &Pool, at: usize) -> Guid {
     pool.view(&ImportOptions::default()).await.unwrap().vdevs().children[at].guid
 }
 
@@ -51,7 +51,7 @@ async fn state(pool: &Pool) -> Option<u64> {
 }
 
 /// Waits until no vdev is evacuated any more.
-async fn ended(handle: &Handle, pool: &Pool) {
+pub(crate) async fn ended(handle: &Handle, pool: &Pool) {
     for _ in 0..100_000 {
         if state(pool).await != Some(RUNS) {
             return;
@@ -67,7 +67,7 @@ async fn snapshot(pool: &Pool, name: &str) {
 }
 
 /// Fills files of a directory with data, so that there is something to copy.
-async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
+pub(crate) async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
     for _ in 0..count {
         let name = format!("big{}", rng.below(6)).into_bytes();
         let object = match fs.lookup(fs.root(), &name).await {
@@ -86,7 +86,7 @@ async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
 }
 
 /// Changes files some times.
-async fn work(fs: &FileSystem, rng: &mut Rng, count: u64) {
+pub(crate) async fn work(fs: &FileSystem, rng: &mut Rng, count: u64) {
     for _ in 0..count {
         let tree = seen(fs).await;
         change(fs, &tree, rng).await;
@@ -94,7 +94,7 @@ async fn work(fs: &FileSystem, rng: &mut Rng, count: u64) {
 }
 
 /// The disks of the layout's vdevs that stay.
-fn left(machine: &Machine, layout: &[(TopKind, usize)], gone: &[usize]) -> Machine {
+pub(crate) fn left(machine: &Machine, layout: &[(TopKind, usize)], gone: &[usize]) -> Machine {
     let (mut at, mut keep) = (0, Vec::new());
     for (vdev, (_, count)) in layout.iter().enumerate() {
         if !gone.contains(&vdev) {
@@ -110,7 +110,7 @@ fn left(machine: &Machine, layout: &[(TopKind, usize)], gone: &[usize]) -> Machi
     left
 }
 
-fn zdb(machine: &Machine, what: &str) {
+pub(crate) fn zdb(machine: &Machine, what: &str) {
     if cenote_testkit::zdb::program("zdb").is_some() {
         let images = machine.images();
         cenote_sim::zdb("written", &images, machine.size_bytes).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -7,6 +7,7 @@
 mod added;
 mod attach;
 mod checkpoint;
+mod condensed;
 mod evacuated;
 mod expand;
 mod failing;
@@ -31,4 +32,5 @@ mod reopened;
 mod sectors;
 mod shared;
 mod spares;
+mod split;
 mod views;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::Guid;
 use cenote_sim::{Machine, disk};
-use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Pool, Refusal, SpaError, TopKind};
+use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Offline, Pool, Refusal, SpaError, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime, both};
 use cenote_vdev::config::{AllocationClass, VdevKind};
@@ -465,4 +465,59 @@ fn a_removal_waits_for_readers_that_end_soon() {
         drop((fs, log));
         export_whole(&handle, &machine, pool, "exported").await;
     });
+}
+
+/// A log device that nothing mirrors is taken offline: what is on it goes elsewhere first, the pool goes on without it, also where it is opened again, and
+/// uses it when it is online.
+#[test]
+fn a_log_device_goes_offline_and_comes_back() {
+    for (is_temporary, is_opened_again) in [(false, false), (false, true), (true, false)] {
+        let runtime = Runtime::simulated(13);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 2, Latency::default());
+        runtime.block_on(async {
+            let what = format!("{is_temporary} {is_opened_again}");
+            let layout = [(TopKind::Single, 1), (TopKind::Single, 1)];
+            let (mut pool, mut fs, mut log) = new_files(&handle, &machine, &layout, true).await;
+            let written = || machine.disks[1].counts().written_bytes;
+            let mut rng = Rng::new(4);
+            let work = async |fs: &FileSystem, log: &Log, rng: &mut Rng| {
+                let before = written();
+                for _ in 0..10 {
+                    let tree = seen(fs).await;
+                    change(fs, &tree, rng).await;
+                    log.sync(None).await.unwrap();
+                }
+                written() - before
+            };
+            assert!(work(&fs, &log, &mut rng).await > 4096);
+            let guid = top(&pool, 1).await;
+            let how = Offline { is_temporary, is_fault: false };
+            pool.offline_device(guid, how).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let state = |pool: &Pool| crate::health::leaf(&pool.devices().unwrap(), "/disk1").state;
+            assert_eq!(state(&pool), VdevState::Offline);
+            assert_eq!(work(&fs, &log, &mut rng).await, 0, "{what}: nothing is written to it");
+            pool.resume().await.unwrap();
+            assert_eq!(work(&fs, &log, &mut rng).await, 0, "{what}: clear is not online");
+            if is_opened_again {
+                let tree = seen(&fs).await;
+                drop((fs, log));
+                pool.export().await.unwrap();
+                zdb(&machine, 0..2);
+                (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+                assert_eq!((state(&pool), seen(&fs).await), (VdevState::Offline, tree));
+                assert_eq!(work(&fs, &log, &mut rng).await, 0, "{what}: nothing is written to it");
+            }
+            let online = pool.online_device(guid, Vec::new()).await.unwrap();
+            assert!(online.state.is_readable(), "{what}: {online:?}");
+            pool.sync().await.unwrap();
+            pool.sync().await.unwrap();
+            assert!(work(&fs, &log, &mut rng).await > 2 * 4096, "{what}: it is used again");
+            pool.sync().await.unwrap();
+            assert_eq!(state(&pool), VdevState::Online, "{what}: it lacks nothing that is needed");
+            drop((fs, log));
+            export_whole(&handle, &machine, pool, &what).await;
+            zdb(&machine, 0..2);
+        });
+    }
 }

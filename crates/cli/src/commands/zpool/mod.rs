@@ -25,6 +25,7 @@ mod replace;
 mod resilver;
 mod scrub;
 mod set;
+mod split;
 mod status;
 mod sync;
 mod trim;
@@ -35,7 +36,7 @@ mod wait;
 use crate::args::Repeats;
 use crate::prelude::*;
 
-/// Pools: create, add, attach, replace, detach, remove, offline, online, scrub, resilver, clear, upgrade, destroy, import, list, status,
+/// Pools: create, add, attach, replace, detach, split, remove, offline, online, scrub, resilver, clear, upgrade, destroy, import, list, status,
 /// properties, history, events.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
@@ -73,6 +74,7 @@ crate::table::commands! {
         Resilver => resilver,
         Scrub => scrub,
         Set => set,
+        Split => split,
         Status => status,
         Sync => sync,
         Trim => trim,
@@ -119,6 +121,7 @@ impl Args {
                 | Zpool::Resilver(_)
                 | Zpool::Scrub(_)
                 | Zpool::Set(_)
+                | Zpool::Split(_)
                 | Zpool::Status(_)
                 | Zpool::Sync(_)
                 | Zpool::Trim(_)

@@ -1,11 +1,15 @@
 //! `zpool scrub`.
 
 use cenote_admin::{ScrubAction, ScrubRequest};
+use cenote_host::CacheFile;
 use cenote_server::{ServerError, exporting};
 
+use crate::commands::verify;
 use crate::prelude::*;
 
 /// Read all blocks of a pool in all their copies, and write bad copies again.
+///
+/// A pool that is imported with readonly=on is only read: what is bad is reported, and stays as it is.
 ///
 /// In a pool that a mount or a server has the scrub goes on in the background: 'zpool status' shows how far it is. Otherwise this command does it; it may be
 /// interrupted, and goes on with the next 'zpool scrub', or when the pool is served. OpenZFS goes on with it, too, and Cenote with OpenZFS's.
@@ -80,6 +84,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let mut failed = false;
     for pool in args.pools {
+        if action == ScrubAction::Start && CacheFile::of_user()?.pools()?.get(&pool).is_some_and(|entry| entry.readonly)
+        {
+            context.advise(format!(
+                "pool '{pool}' is imported with readonly=on: what is bad is reported, and stays as it is"
+            ));
+            let reads = verify::run(context, verify::Args::of(pool, true, false));
+            failed |= Box::pin(reads).await? != Outcome::Good;
+            continue;
+        }
         let request = ScrubRequest { pool: pool.clone(), action, waits: args.wait };
         if let Err(error) = context.carry_out(&request).await {
             // The process that has the pool does it.

@@ -361,6 +361,9 @@ impl Rows<'_> {
             self.text.push_str("  (non-allocating)");
         }
         if vdev.children.is_empty() {
+            if vdev.awaits_resilver {
+                self.text.push_str("  (awaiting resilver)");
+            }
             for (kind, of_leaves) in &self.activities {
                 let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
                 let _ = write!(self.text, "  ({})", activity.text(*kind, vdev.sizes.device, self.options.time));
