@@ -20,6 +20,7 @@ pub const TABLES: &[&[Tunable]] = &[
     RemovalTunables::TABLE,
     EventTunables::TABLE,
     ScanTunables::TABLE,
+    cenote_l2arc::Tunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -131,6 +132,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(RemovalTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
     all.extend(ScanTunables::default().with(settings).numbers());
+    all.extend(cenote_l2arc::Tunables::default().with(settings).numbers());
     all
 }
 
