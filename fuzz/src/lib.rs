@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("format_gang", cenote_format::fuzz::core::gang),
     ("format_history", cenote_format::fuzz::objects::history),
     ("format_indirect", cenote_format::fuzz::core::indirect),
+    ("format_l2arc", cenote_format::fuzz::core::l2arc),
     ("format_label", cenote_format::fuzz::core::label),
     ("format_lists", cenote_format::fuzz::objects::lists),
     ("format_names", cenote_format::fuzz::objects::names),

@@ -10,14 +10,17 @@ const EMPTY: u64 = u64::MAX;
 const SLOTS_MIN: usize = 64;
 
 /// A table of entry indices by hash. Several entries may have one hash.
-pub(crate) struct Index {
+#[derive(Default)]
+pub struct Index {
     /// The hash's lower half above the entry's index. A power of two of them, at most five eighths in use.
     slots: Vec<u64>,
     len: usize,
 }
 
 impl Index {
-    pub(crate) const fn new() -> Self {
+    /// An empty table.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { slots: Vec::new(), len: 0 }
     }
 
@@ -28,12 +31,13 @@ impl Index {
     }
 
     /// Memory in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u64>()
     }
 
     /// The entry of this hash for which `is_it` holds.
-    pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
         let mut at = hash as u32 as usize & mask;
         loop {
@@ -48,8 +52,8 @@ impl Index {
         }
     }
 
-    /// Adds an entry.
-    pub(crate) fn insert(&mut self, hash: u64, index: u32) {
+    /// Adds an entry, whose index is not `u32::MAX`.
+    pub fn insert(&mut self, hash: u64, index: u32) {
         debug_assert_ne!(index, NIL);
         if (self.len + 1) * 8 > self.slots.len() * 5 {
             self.grow();
@@ -59,7 +63,7 @@ impl Index {
     }
 
     /// Removes an entry, which must be there under this hash.
-    pub(crate) fn remove(&mut self, hash: u64, index: u32) {
+    pub fn remove(&mut self, hash: u64, index: u32) {
         let Some(mask) = self.slots.len().checked_sub(1) else { return };
         let wanted = u64::from(hash as u32) << 32 | u64::from(index);
         let mut gap = hash as u32 as usize & mask;

@@ -65,6 +65,7 @@ use std::task::{Context, Poll};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 
+pub use index::Index;
 use shard::{Begin, Evicted, Load, Shard};
 pub use shard::{Source, Stats};
 
@@ -80,9 +81,11 @@ pub struct BlockKey {
 }
 
 impl BlockKey {
-    fn hash(self) -> u64 {
+    /// A hash of it.
+    #[must_use]
+    pub const fn hash(self) -> u64 {
         // Two rounds of multiply-and-fold: enough spread for tables and shards, a nanosecond or two.
-        let a = (self.offset_bytes ^ (u64::from(self.vdev) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let a = (self.offset_bytes ^ ((self.vdev as u64) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let b = (a ^ (a >> 29) ^ self.birth_txg).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         b ^ (b >> 32)
     }
@@ -121,6 +124,8 @@ struct Slot<E>(Mutex<Shard<E>>);
 pub struct Cache<E> {
     shards: Box<[Slot<E>]>,
     mask: u64,
+    /// The limit, and the part of it that others have, in bytes.
+    limits: Mutex<(usize, usize)>,
 }
 
 impl<E: Clone> Cache<E> {
@@ -132,7 +137,7 @@ impl<E: Clone> Cache<E> {
         let wanted = (limit_bytes / SHARD_MIN_BYTES).clamp(1, SHARDS_MAX);
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
         let shards: Box<[_]> = (0..count).map(|_| Slot(Mutex::new(Shard::new(usable / count)))).collect();
-        Self { mask: count as u64 - 1, shards }
+        Self { mask: count as u64 - 1, shards, limits: Mutex::new((limit_bytes, 0)) }
     }
 
     /// The block of `key`, and where it came from: the cache, a load already in flight, or `load`, which is then called once. `on_wait` is
@@ -233,7 +238,20 @@ impl<E: Clone> Cache<E> {
 
     /// Changes the memory limit, evicting at once what no longer fits.
     pub fn set_limit_bytes(&self, limit_bytes: usize) {
-        let each = usable(limit_bytes) / self.shards.len();
+        self.limits.lock().0 = limit_bytes;
+        self.limits_changed();
+    }
+
+    /// Leaves this much of the limit to others: the index of cache devices.
+    pub fn set_lent_bytes(&self, lent_bytes: usize) {
+        if std::mem::replace(&mut self.limits.lock().1, lent_bytes) != lent_bytes {
+            self.limits_changed();
+        }
+    }
+
+    fn limits_changed(&self) {
+        let (limit_bytes, lent_bytes) = *self.limits.lock();
+        let each = usable(limit_bytes.saturating_sub(lent_bytes)) / self.shards.len();
         for shard in &self.shards {
             let mut evicted = Evicted::default();
             shard.0.lock().set_limit(each, &mut evicted);

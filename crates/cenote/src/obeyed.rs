@@ -105,7 +105,7 @@ fn noticed(property: &Property) -> Option<(&'static [Of], Aspect, &'static [&'st
         "copies" => (ALL, Blocks, &["2", "3"]),
         "redundant_metadata" => (ALL, Blocks, &["most", "none"]),
         "special_small_blocks" => (FILE_SYSTEMS, Blocks, &["4096"]),
-        "prefetch" | "primarycache" => (ALL, Blocks, &["none", "metadata"]),
+        "prefetch" | "primarycache" | "secondarycache" => (ALL, Blocks, &["none", "metadata"]),
         // A kernel learns only at a mount whether there are lists.
         "acltype" => (&[Files], Lists, &["posix"]),
         // Paths of the library are no processes' files.

@@ -180,7 +180,7 @@ impl Dmu {
         };
         let load = || {
             on_miss();
-            self.zio.read(bp, context)
+            self.zio.read_shelved(bp, context)
         };
         self.cache.find_or_load(key, Self::memory_bytes(bp), || self.zio.hurry(bp), load).await
     }
@@ -197,7 +197,7 @@ impl Dmu {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // The reader that asks for the block reads it again, and gets the error.
             let context = context.ahead();
-            let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
+            let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read_shelved(bp, context)).await;
         }
     }
 

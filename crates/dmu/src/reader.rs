@@ -77,6 +77,12 @@ impl Reader {
     /// The context for reading one of the objset's blocks.
     pub(crate) fn context(&self, object: ObjectId, level: u8, block: BlockId) -> ReadContext<'_> {
         let level = i8::try_from(level).unwrap_or(i8::MAX);
-        ReadContext::new(Bookmark { objset: self.shared.id, object, level, block }, self.shared.key.key())
+        let context =
+            ReadContext::new(Bookmark { objset: self.shared.id, object, level, block }, self.shared.key.key());
+        // Until its txg is on disk, a block of the pool's own objects can be written once more at its place.
+        match self.shared.id {
+            ObjsetId(0) => context,
+            _ => context.shelved(self.shared.caching.on_devices()),
+        }
     }
 }

@@ -302,7 +302,7 @@ impl Dsl {
         Ok(Some(Objset::open(self.dmu().clone(), dataset.objset_id(), dataset.phys.bp, key).await?))
     }
 
-    /// Like [`Dsl::open`], for clients that read files or volumes: the dataset's `primarycache` and `prefetch` apply.
+    /// Like [`Dsl::open`], for clients that read files or volumes: the dataset's `primarycache`, `secondarycache` and `prefetch` apply.
     #[boxed]
     pub async fn open_for_clients(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         let Some(objset) = self.open(dataset).await? else { return Ok(None) };
@@ -311,7 +311,8 @@ impl Dsl {
             let kinds = found.and_then(|found| found.value.number()).and_then(Kinds::from_property);
             Ok::<_, DslError>(kinds.unwrap_or_default())
         };
-        objset.set_caching(Caching { primary: kinds("primarycache").await?, prefetch: kinds("prefetch").await? });
+        let (primary, prefetch) = (kinds("primarycache").await?, kinds("prefetch").await?);
+        objset.set_caching(Caching { primary, prefetch, secondary: kinds("secondarycache").await? });
         Ok(Some(objset))
     }
 

@@ -41,6 +41,7 @@ pub mod gang;
 pub mod history;
 pub mod ids;
 pub mod indirect;
+pub mod l2arc;
 pub mod label;
 pub mod needs;
 pub mod nvlist;

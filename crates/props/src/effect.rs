@@ -56,7 +56,7 @@ pub const OF_DATASETS: &[(&str, Effect)] = &[
     ("relatime", Obeyed),
     ("reservation", NotYet),
     ("rootcontext", NotYet),
-    ("secondarycache", Stored),
+    ("secondarycache", Obeyed),
     ("setuid", Obeyed),
     ("sharenfs", NotYet),
     ("sharesmb", NotYet),

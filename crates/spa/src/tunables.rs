@@ -21,6 +21,7 @@ pub const TABLES: &[&[Tunable]] = &[
     CondenseTunables::TABLE,
     EventTunables::TABLE,
     ScanTunables::TABLE,
+    cenote_l2arc::Tunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -148,6 +149,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(CondenseTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
     all.extend(ScanTunables::default().with(settings).numbers());
+    all.extend(cenote_l2arc::Tunables::default().with(settings).numbers());
     all
 }
 

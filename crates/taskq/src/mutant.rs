@@ -179,6 +179,12 @@ mutants! {
     HealReused = "heal-reused",
     /// Free space is initialized or trimmed though blocks are placed there meanwhile.
     TrimUnheld = "trim-unheld",
+    /// A block on a cache device is known by its place alone, and given as it was read.
+    L2arcStale = "l2arc-stale",
+    /// Blocks on a cache device are found though the space that they have is written over.
+    L2arcKept = "l2arc-kept",
+    /// What a txg freed is trimmed as soon as that txg is on disk.
+    AutotrimEarly = "autotrim-early",
 }
 
 impl Mutant {
@@ -199,7 +205,10 @@ impl Mutant {
     pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
-    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::CheckpointFreed, Self::TrimUnheld];
+    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::CheckpointFreed, Self::TrimUnheld, Self::AutotrimEarly];
+
+    /// Those of cache devices, which their tests find (`l2arc`).
+    pub const OF_CACHES: &[Self] = &[Self::L2arcStale, Self::L2arcKept];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];

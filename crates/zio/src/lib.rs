@@ -58,6 +58,7 @@ mod ready;
 mod regang;
 mod scrub;
 mod seal;
+mod shelf;
 mod store;
 mod transform;
 mod write;
@@ -81,6 +82,7 @@ pub use log_block::log_pointer;
 pub use ready::{ReadyBlock, ReadyForm};
 pub use scrub::{Copies, Damaged, Keeper, Scrubbed};
 pub use seal::Seal;
+pub use shelf::{Shelf, ShelfState, Shelves};
 pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
 };
@@ -133,19 +135,27 @@ pub struct ReadContext<'a> {
     pub class: QueueClass,
     /// Nobody asked for it: where it fails, whoever wants it asks again.
     pub is_ahead: bool,
+    /// The blocks that may go to cache devices, for [`Zio::read_shelved`].
+    pub shelf: Shelf,
 }
 
 impl<'a> ReadContext<'a> {
     /// For a reader that waits for the block.
     #[must_use]
     pub const fn new(bookmark: Bookmark, key: Option<&'a DatasetKey>) -> Self {
-        Self { bookmark, key, class: QueueClass::SyncRead, is_ahead: false }
+        Self { bookmark, key, class: QueueClass::SyncRead, is_ahead: false, shelf: Shelf::None }
     }
 
     /// The same, for another purpose.
     #[must_use]
     pub const fn of_class(self, class: QueueClass) -> Self {
         Self { class, ..self }
+    }
+
+    /// The same, of blocks that may go to cache devices.
+    #[must_use]
+    pub const fn shelved(self, shelf: Shelf) -> Self {
+        Self { shelf, ..self }
     }
 
     /// The same, ahead of those who want it.
@@ -171,6 +181,8 @@ struct Shared {
     dynamic_gang: AtomicBool,
     errors: DataErrors,
     when_damaged: OnceLock<Box<dyn Fn(Damaged) + Send + Sync>>,
+    /// Cache devices, of a pool that is written.
+    shelves: OnceLock<Arc<dyn Shelves>>,
     /// Of those found before somebody is told of them.
     damaged_before: Mutex<Vec<Damaged>>,
 }
@@ -187,6 +199,7 @@ impl Zio {
                 dynamic_gang: AtomicBool::new(false),
                 errors: DataErrors::default(),
                 when_damaged: OnceLock::new(),
+                shelves: OnceLock::new(),
                 damaged_before: Mutex::default(),
             }),
             keeper: None,
@@ -228,6 +241,11 @@ impl Zio {
     /// Says whether the feature `dynamic_gang_header` is active: headers may then fill a vdev's smallest allocation.
     pub fn set_dynamic_gang(&self, active: bool) {
         self.shared.dynamic_gang.store(active, Ordering::Relaxed);
+    }
+
+    /// Gives the pool cache devices. Only the first call has an effect.
+    pub fn set_shelves(&self, shelves: Arc<dyn Shelves>) {
+        let _ = self.shared.shelves.set(shelves);
     }
 
     fn salt(&self) -> &Salt {

@@ -172,7 +172,7 @@ impl Zio {
     /// As [`Zio::read_verified`]. If writes of the pool wait for failed devices, so do its reads. Reads of the MOS always wait, since a
     /// sync cannot be undone. A read that a device failed once is repeated once.
     #[boxed]
-    async fn read_patiently(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Buf, ZioErrorKind> {
+    pub(crate) async fn read_patiently(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Buf, ZioErrorKind> {
         let is_needed = context.bookmark.objset == ObjsetId(0);
         let mut is_again = false;
         loop {

@@ -41,6 +41,15 @@ pub(crate) fn to_logical(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -
     plain(bp, opened(bp, context, physical)?)
 }
 
+/// As [`to_logical`], of bytes that somebody else keeps.
+pub(crate) fn logical_of(bp: &Blkptr, context: ReadContext<'_>, physical: &Block) -> Result<Block, ZioErrorKind> {
+    match bp.compress() {
+        _ if bp.uses_crypt() => to_logical(bp, context, Buf::copied_from(physical)),
+        Some(Compress::Off) => Ok(physical.clone()),
+        _ => decompress(bp, physical),
+    }
+}
+
 /// Authenticates and decrypts the verified physical bytes of a block of level 0, which stay compressed.
 pub(crate) fn opened(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -> Result<Buf, ZioErrorKind> {
     assert_eq!(bp.level(), 0, "an indirect block's MAC is that of the blocks below it, not of its bytes");

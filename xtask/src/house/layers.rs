@@ -16,7 +16,7 @@ pub(super) const LAYERS: &[&[&str]] = &[
     &["vdev"],
     &["zio"],
     &["arc", "metaslab"],
-    &["dmu"],
+    &["dmu", "l2arc"],
     &["zil"],
     &["dsl"],
     &["spa"],

@@ -58,6 +58,7 @@ const ASSERTIONS: &[(&str, Goal)] = &[
     ("vdev", held(12.0)),
     ("zio", held(12.0)),
     ("arc", held(12.0)),
+    ("l2arc", held(12.0)),
     ("metaslab", held(12.0)),
     ("dmu", held(12.0)),
     ("zil", held(12.0)),

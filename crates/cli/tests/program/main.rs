@@ -3,6 +3,7 @@
 mod backup_tools;
 mod bookmarks;
 mod build;
+mod caches;
 mod change;
 mod classes;
 mod common;

@@ -52,7 +52,7 @@ pub struct ObjsetPolicy {
     pub may_embed: bool,
     /// Feature `hole_birth`.
     pub holes_have_births: bool,
-    /// The kinds of its blocks that are cached and read ahead (`primarycache`, `prefetch`).
+    /// The kinds of its blocks that are cached and read ahead (`primarycache`, `prefetch`, `secondarycache`).
     pub caching: Caching,
 }
 
@@ -70,7 +70,7 @@ impl ObjsetPolicy {
             small_block_bytes: 0,
             may_embed: true,
             holes_have_births: true,
-            caching: Caching { primary: Kinds::All, prefetch: Kinds::All },
+            caching: Caching { primary: Kinds::All, prefetch: Kinds::All, secondary: Kinds::All },
         }
     }
 

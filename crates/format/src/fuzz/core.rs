@@ -17,6 +17,7 @@ use crate::indirect::{
     CondensingIndirect, IndirectBirths, IndirectMapping, IndirectMappingEntry, IndirectMappingPhys, Removing,
     parse_obsolete_counts,
 };
+use crate::l2arc::{CacheHeader, CachedBlock, LOG_ENTRIES_MAX, LogBlock, LogPointer};
 use crate::label::{self, BootEnv, DeviceLayout, VdevLabel};
 use crate::nvlist::{NvList, NvValue};
 use crate::objset::{ObjsetFlags, ObjsetPhys, ObjsetVersion};
@@ -30,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "foreign", run: foreign, seeds: foreign_seeds },
     Target { name: "gang", run: gang, seeds: gang_seeds },
     Target { name: "indirect", run: indirect, seeds: indirect_seeds },
+    Target { name: "l2arc", run: l2arc, seeds: l2arc_seeds },
     Target { name: "label", run: label, seeds: label_seeds },
     Target { name: "nvlist", run: nvlist, seeds: nvlist_seeds },
     Target { name: "objset", run: objset, seeds: objset_seeds },
@@ -383,4 +385,46 @@ pub fn zil_header(bytes: &[u8]) {
 
 fn zil_header_seeds() -> Vec<Vec<u8>> {
     vec![ZilHeader { claim_txg: Txg(5), log: file_blkptr(), ..ZilHeader::default() }.emit(Endian::Little).to_vec()]
+}
+
+/// Headers and log blocks of cache devices.
+pub fn l2arc(bytes: &[u8]) {
+    if let Ok(header) = CacheHeader::parse_any(bytes) {
+        let mut sector = vec![0; 512];
+        header.emit_into(&mut sector);
+        let again = CacheHeader::parse_any(&sector).expect("what is emitted is a header");
+        assert_eq!((again.newest, again.evict_bytes, again.logs), (header.newest, header.evict_bytes, header.logs));
+        black_box(header.newest.map(|pointer| (pointer.size_bytes(), pointer.compress_number())));
+    }
+    for entries in [0, 3, LOG_ENTRIES_MAX, usize::MAX] {
+        if let Ok(log) = LogBlock::parse(bytes, entries) {
+            assert!(log.blocks.len() <= LOG_ENTRIES_MAX);
+            assert_eq!(LogBlock::parse(&log.emit(), log.blocks.len()), Ok(log));
+        }
+    }
+}
+
+fn l2arc_seeds() -> Vec<Vec<u8>> {
+    let pointer = LogPointer {
+        offset_bytes: 5 << 20,
+        payload_bytes: 1 << 20,
+        payload_start_bytes: 4 << 20,
+        properties: LogPointer::properties_of(4096, 15, 7),
+        checksum: [1, 2, 3, 4],
+    };
+    let header =
+        CacheHeader { newest: [pointer; 2], start_bytes: 4 << 20, end_bytes: 1 << 30, ..CacheHeader::default() };
+    let mut sector = vec![0; 512];
+    header.emit_into(&mut sector);
+    let block = CachedBlock {
+        dva: Dva { vdev: VdevId(1), offset_bytes: 0x1e_0000, asize_bytes: 0x1000, gang: false },
+        birth: Txg(18),
+        lsize_bytes: 0x4000,
+        psize_bytes: 0x1000,
+        compress: 15,
+        is_metadata: true,
+        is_protected: false,
+        offset_bytes: 4 << 20,
+    };
+    vec![sector, LogBlock { previous: pointer, blocks: vec![block; 3] }.emit()]
 }

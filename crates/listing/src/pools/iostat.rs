@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 use super::{Tree, Vdev};
 
+/// The class of cache devices.
+const CACHE: &str = "cache";
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
 /// The classes of requests that have queues: the first, most urgent ones have two columns each.
@@ -71,7 +73,12 @@ impl VdevIo {
     /// Of a pool's vdevs, by the counts of its leaves.
     #[must_use]
     pub fn of_tree(tree: &Tree, leaves: Vec<(Guid, LeafIo)>) -> Self {
-        Self::of(&tree.root, &leaves.into_iter().collect())
+        let leaves = leaves.into_iter().collect();
+        let mut pool = Self::of(&tree.root, &leaves);
+        // The pool's own counts are without them.
+        pool.children
+            .extend(tree.caches.iter().map(|cache| Self { class: CACHE.to_owned(), ..Self::of(cache, &leaves) }));
+        pool
     }
 
     fn of(vdev: &Vdev, leaves: &BTreeMap<Guid, LeafIo>) -> Self {
@@ -277,7 +284,7 @@ impl IoTable {
         }
         let of_class =
             |class: &'static str| vdev.children.iter().filter(move |child| depth > 0 || child.class == class);
-        for class in ["", super::DEDUP, super::SPECIAL, super::LOGS] {
+        for class in ["", super::DEDUP, super::SPECIAL, super::LOGS, CACHE] {
             let mut is_first = depth == 0 && !class.is_empty();
             for child in of_class(class) {
                 if std::mem::take(&mut is_first) && !self.is_scripted && !self.is_histogram {

@@ -313,7 +313,18 @@ impl Facts {
                 in_use.extend(vdev.children.iter().skip(1).map(|child| child.guid));
             }
         });
-        let caches = caches.iter().map(|config| builder.auxiliary(config, "l2cache", "ONLINE")).collect();
+        let shelves = pool.dmu().zio().shelves();
+        let caches = caches.iter().map(|config| {
+            let mut cache = builder.auxiliary(config, "l2cache", "ONLINE");
+            // Only a process that has the pool in use knows more.
+            if let Some(shelf) = shelves.iter().find(|shelf| shelf.guid == config.guid) {
+                (cache.state, cache.errors) = (shelf.state.name(), shelf.errors);
+                cache.reason = (shelf.state == VdevState::Faulted).then_some(Reason::Exceeded);
+                cache.sizes.allocated = shelf.allocated_bytes;
+            }
+            cache
+        });
+        let caches = caches.collect();
         let spares = spares.iter().map(|config| {
             let is_used = in_use.contains(&config.guid);
             builder.auxiliary(config, "spare", if is_used { "INUSE" } else { "AVAIL" })
@@ -462,7 +473,7 @@ impl Builder<'_> {
         };
         let names = self.names.with_paths();
         let is_spare = class == "spare";
-        // The contents of a cache device are lost each time the pool is opened.
+        // Without a process that has the pool in use, nobody knows how much of a cache device is used.
         let sizes = match is_spare {
             true => Sizes { device, ..Sizes::default() },
             false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },

@@ -108,7 +108,9 @@ impl Pool {
     pub async fn add_vdevs(&self, options: AddOptions) -> Result<Txg, SpaError> {
         let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
         addition.label().await.map_err(|error| refuse(error.to_string()))?;
-        self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await
+        let txg = self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await?;
+        self.use_caches().await?;
+        Ok(txg)
     }
 }
 

@@ -36,8 +36,16 @@ use crate::{Refusal, SpaError};
 use cenote_dsl::Head;
 
 /// Properties that say how blocks are written and cached.
-pub(crate) const POLICY_PROPERTIES: [&str; 7] =
-    ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks", "primarycache", "prefetch"];
+pub(crate) const POLICY_PROPERTIES: [&str; 8] = [
+    "compression",
+    "checksum",
+    "copies",
+    "redundant_metadata",
+    "special_small_blocks",
+    "primarycache",
+    "prefetch",
+    "secondarycache",
+];
 /// Blocks of files that count as small are no larger than this.
 const SMALL_BLOCK_MAX_BYTES: u64 = 16 << 20;
 
@@ -379,6 +387,10 @@ impl Syncer {
             }
             "primarycache" => {
                 policy.caching.primary = Kinds::from_property(number).ok_or_else(bad)?;
+                Ok(Needs::empty())
+            }
+            "secondarycache" => {
+                policy.caching.secondary = Kinds::from_property(number).ok_or_else(bad)?;
                 Ok(Needs::empty())
             }
             "prefetch" => {

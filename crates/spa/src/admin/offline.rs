@@ -90,6 +90,9 @@ impl Pool {
     /// It is no device of the pool, or other devices lack what it has: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn offline_device(&self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+        if !how.is_fault && self.offline_cache(guid).await {
+            return self.peek(|syncer| syncer.txg()).await;
+        }
         self.examine_devices(Which::SiblingsOf(guid)).await?;
         // A log device that no other one mirrors: what is on it goes elsewhere first.
         let log = self.look(move |syncer| Box::pin(async move { syncer.log_that_goes(guid).await })).await?;
@@ -122,6 +125,9 @@ impl Pool {
     /// It is no device of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
+        if self.online_cache(guid).await {
+            return Ok(Onlined { state: VdevState::Online, missed: Dtl::new(), reason: None });
+        }
         let mut lost = self.examine_devices(Which::One(guid)).await?;
         if let Some(Lost { reason, .. }) = lost.remove(&guid).filter(|lost| lost.is_kept) {
             let what = format!("{reason}; no other device has all that it had, and it stays in use");
@@ -166,6 +172,9 @@ impl Pool {
     /// It is no vdev of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn clear_device(&self, guid: Guid) -> Result<(), SpaError> {
+        if self.clear_caches(Some(guid)).await {
+            return Ok(());
+        }
         let below = self.look(move |syncer| Box::pin(async move { syncer.vdevs_below(guid).await })).await?;
         for vdev in below {
             if vdev.kind.is_leaf() {

@@ -108,6 +108,9 @@ impl Pool {
     pub async fn remove_vdev(&self, guid: Guid) -> Result<Txg, SpaError> {
         match self.look(move |syncer| Box::pin(async move { syncer.find_removable(guid).await })).await? {
             Found::Auxiliary(kind) => {
+                if kind == AuxKind::Cache {
+                    self.leave_cache(guid).await;
+                }
                 self.change(move |syncer| Box::pin(async move { syncer.enter_unlisted(kind, guid).await })).await
             }
             Found::Log(vdev) => self.remove_log_device(vdev, guid).await,

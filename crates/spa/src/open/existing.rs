@@ -472,6 +472,7 @@ impl Opening<'_> {
         }
         let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
         let space = Space::new((*handle).clone(), options.clock, units, allocator, pool.shared.tree_mappings.clone());
+        let _ = space.cache_tunables.set(cenote_l2arc::Tunables::default().with(&candidate.options.tunables));
         space.events.set_tunables(EventTunables::default().with(&candidate.options.tunables));
         Ok((Arc::new(space), unflushed))
     }

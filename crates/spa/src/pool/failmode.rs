@@ -137,6 +137,7 @@ impl Pool {
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
+        self.clear_caches(None).await;
         self.pardon(None).await?;
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.

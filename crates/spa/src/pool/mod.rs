@@ -68,6 +68,7 @@
 mod accounts;
 mod audit;
 mod background;
+mod caches;
 mod errlog;
 mod failmode;
 mod faults;
@@ -161,6 +162,7 @@ impl Pool {
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
         let cache = syncer.blocks.writer.dmu().shared_cache();
         let zio = syncer.blocks.writer.dmu().zio().clone();
+        let caches = caches::second_level(&syncer, &cache);
         let seed = handle.unix_time().as_nanos() as u64 ^ syncer.guid().0 ^ syncer.txg().0.rotate_left(32);
         let logs = Logs::new(
             syncer.blocks.writer.dmu().clone(),
@@ -203,6 +205,7 @@ impl Pool {
             scan: syncer.jobs.scan.seat().clone(),
             leaf_work: syncer.jobs.leaf_work.seat.clone(),
             kstats: Kstats::default(),
+            caches,
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use cenote_dmu::tx::{Account, Transactions};
 use cenote_dsl::Dsl;
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_l2arc::L2arc;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::AtomicBool;
 use cenote_taskq::{AsyncMutex, BoxFuture, Handle, Join};
@@ -84,6 +85,8 @@ pub(super) struct Shared {
     pub(super) leaf_work: Seat,
     /// Its statistics.
     pub(super) kstats: Kstats,
+    /// The second level of its cache.
+    pub(super) caches: Arc<L2arc>,
     /// The sync, which gives back the last txg, not written yet.
     pub(super) sync: Mutex<Option<Join<Option<Txg>>>>,
 }

@@ -147,6 +147,7 @@ impl Shared {
     /// The last handle has gone: what is not on disk is lost.
     pub(super) fn give_up(&self) {
         self.scan.close();
+        self.caches.shut();
         self.leaf_work.close();
         self.txgs.fail(TxgFailure::LetGo);
         self.withdraw();
@@ -181,6 +182,7 @@ impl Shared {
     pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
         self.scan.close();
         self.leaf_work.close();
+        self.caches.close().await;
         // If this fails, the next steps fail too.
         drop(self.wait_logs_freed().await);
         self.txgs.close();

@@ -104,6 +104,8 @@ pub(crate) struct Space {
     pub(crate) troubles: Arc<Troubles>,
     /// The pool's events.
     pub(crate) events: Arc<Events>,
+    /// The tunables of cache devices, if they were given.
+    pub(crate) cache_tunables: OnceLock<cenote_l2arc::Tunables>,
     /// Txgs whose blocks are kept.
     pub(crate) pins: Arc<Pins>,
     /// Vdevs that are gone, whose blocks are elsewhere.
@@ -135,6 +137,7 @@ impl Space {
             tree: OnceLock::new(),
             troubles: Arc::default(),
             events: Arc::default(),
+            cache_tunables: OnceLock::new(),
             pins: Arc::default(),
             removed: Removed::new(mappings),
         };

@@ -42,7 +42,7 @@ async fn of_vdevs(
         let pool = facts.pool.name().to_owned();
         return Err(ServerError::Owned(Owned { pool, socket }).into());
     }
-    let counted = context.served().and_then(|pool| Some(pool.tree()?.leaf_io()));
+    let counted = context.served().map(|pool| pool.leaf_io());
     let listed = get_vdevs(&facts, Names::default(), vdevs, &args.properties, fields, form, counted).await?;
     context.out(listed.text)?;
     Ok(Outcome::Good)

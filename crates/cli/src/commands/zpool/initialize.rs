@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_admin::{LeafAction, LeafWorkKind, LeafWorkRequest};
+use cenote_server::exporting;
 use cenote_server::verbs::work_on_leaves;
 
 use crate::prelude::*;
@@ -26,8 +27,12 @@ pub(crate) struct Args {
     /// Wait until it has ended.
     #[arg(short = 'w')]
     wait: bool,
+    /// All pools that are imported.
+    #[arg(short = 'a', long = "all", conflicts_with_all = ["pool", "devices"])]
+    all: bool,
     /// The pool.
-    pool: String,
+    #[arg(required_unless_present = "all")]
+    pool: Option<String>,
     /// The devices; all if none is named.
     #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
@@ -36,7 +41,21 @@ pub(crate) struct Args {
     folder: PathBuf,
 }
 
+impl Args {
+    /// One for each pool, where it is for all.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        let names = if self.all { exporting::names_of_all().unwrap_or_default() } else { Vec::new() };
+        names.into_iter().map(|name| Self { pool: Some(name), all: false, ..self.clone() }).collect()
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let Some(pool) = args.pool else {
+        // All pools are parts of this command, and there are none.
+        exporting::names_of_all()?;
+        context.err("no pools available");
+        return Ok(Outcome::Good);
+    };
     let action = match (args.cancel, args.suspend, args.forget) {
         (true, ..) => LeafAction::Cancel,
         (_, true, _) => LeafAction::Suspend,
@@ -46,7 +65,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.forget, "-u"), (args.wait, "-w")];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
     let request = LeafWorkRequest {
-        pool: args.pool,
+        pool,
         kind: LeafWorkKind::Initialize,
         action,
         devices: Vec::new(),

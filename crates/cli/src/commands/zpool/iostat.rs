@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
         let name = pool.name().to_owned();
         let facts = facts(context, context.open_pool(&name).await?);
         let tree = facts.tree(Names::from(args.names)).await?;
-        let leaves = pool.tree().map(|tree| tree.leaf_io()).unwrap_or_default();
+        let leaves = pool.leaf_io();
         let at = u64::try_from(pool.open_for().as_nanos()).unwrap_or(u64::MAX);
         context.out(serde_json::to_vec(&json!([at, VdevIo::of_tree(&tree, leaves).to_json()]))?)?;
         return Ok(Outcome::Good);

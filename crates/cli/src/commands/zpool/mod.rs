@@ -88,6 +88,8 @@ impl Args {
     /// The commands that make up this one, each for one pool, where it is for several: whoever has a pool does its part.
     pub(crate) fn of_pools(&self) -> Vec<Self> {
         let parts: Vec<Zpool> = match &self.command {
+            Zpool::Initialize(args) => args.of_pools().into_iter().map(Zpool::Initialize).collect(),
+            Zpool::Trim(args) => args.of_pools().into_iter().map(Zpool::Trim).collect(),
             Zpool::Reopen(args) => args.of_pools().into_iter().map(Zpool::Reopen).collect(),
             Zpool::Resilver(args) => args.of_pools().into_iter().map(Zpool::Resilver).collect(),
             Zpool::Scrub(args) => args.of_pools().into_iter().map(Zpool::Scrub).collect(),
