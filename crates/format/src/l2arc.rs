@@ -120,7 +120,7 @@ word_struct! {
         device_guid: Guid,
         /// Entries of each log block; 0: there are none.
         log_entries: u64,
-        /// What is ahead of the last log block up to here is void.
+        /// All that is ahead of the last log block up to here is void.
         evict_bytes: u64,
         /// [`FIRST_SWEEP`].
         flags: u64,

@@ -1,4 +1,4 @@
-//! What cache devices have done, with the names of OpenZFS's `arcstats`.
+//! The work of cache devices, with the names of OpenZFS's `arcstats`.
 
 use cenote_kstat::Snapshot;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};

@@ -75,7 +75,7 @@ pub(crate) struct Device {
     ring: Mutex<Ring>,
     /// One batch, or the rebuilding, at a time.
     writing: AsyncMutex<()>,
-    /// What the device had is known, and it can be written.
+    /// The blocks that the device had are known, and it can be written.
     is_ready: AtomicBool,
     /// It is not used any more.
     is_gone: AtomicBool,

@@ -105,7 +105,7 @@ impl Queue {
     }
 }
 
-/// What tasks wait for.
+/// The events that tasks wait for.
 #[derive(Default)]
 struct Signals {
     offered: Notify,

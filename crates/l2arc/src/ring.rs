@@ -305,7 +305,7 @@ impl Ring {
             self.logs_bytes -= oldest.size_bytes();
             self.logs.pop_back();
         }
-        // What nobody has logged yet is so old that the log block would be void at once.
+        // The oldest block that is not logged is so old that the log block would be void at once.
         if self.open.iter().any(|block| overlaps(block.offset_bytes, block.offset_bytes + 1)) {
             self.open.clear();
         }
@@ -350,7 +350,7 @@ impl Ring {
         self.logs.push_front(*log);
     }
 
-    /// What was placed since is written. Blocks that are here already stay where they are found.
+    /// The blocks that were placed since are written. Blocks that are here already stay where they are found.
     pub(crate) fn publish(&mut self, since: &Before) {
         let first = since.number.saturating_sub(self.first_number) as usize;
         for position in first..self.entries.len() {
@@ -360,7 +360,7 @@ impl Ring {
         }
     }
 
-    /// What was placed since could not be written.
+    /// The blocks that were placed since could not be written.
     pub(crate) fn unplace(&mut self, since: &Before) {
         let kept = since.number.saturating_sub(self.first_number) as usize;
         self.entries.truncate(kept);

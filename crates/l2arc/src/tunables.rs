@@ -18,7 +18,7 @@ cenote_kstat::tunables! {
         l2arc_noprefetch: bool = true, "", Switch, AtOpen;
         /// A smaller cache device gets no log blocks: it begins empty each time.
         l2arc_rebuild_blocks_min_l2size: u64 = 1 << 30, "bytes", Number(0, 1 << 60), AtOpen;
-        /// What a cache device had is found again when the pool is opened.
+        /// The blocks of a cache device are found again when the pool is opened.
         l2arc_rebuild_enabled: bool = true, "", Switch, AtOpen;
         /// More bytes of a batch while the device is filled for the first time.
         l2arc_write_boost: u64 = 32 << 20, "bytes", Number(0, 1 << 40), AtOpen;

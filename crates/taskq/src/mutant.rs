@@ -183,7 +183,7 @@ mutants! {
     L2arcStale = "l2arc-stale",
     /// Blocks on a cache device are found though the space that they have is written over.
     L2arcKept = "l2arc-kept",
-    /// What a txg freed is trimmed as soon as that txg is on disk.
+    /// The space that a txg freed is trimmed as soon as that txg is on disk.
     AutotrimEarly = "autotrim-early",
 }
 

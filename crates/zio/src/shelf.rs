@@ -96,7 +96,7 @@ impl Zio {
         };
         if let Some(read) = shelves.read(bp, &verify)
             && let Some(physical) = read.await
-            // What does not decrypt or decompress is read from the pool, which then says why.
+            // A block that does not decrypt or decompress is read from the pool, which then says why.
             && let Ok(logical) = transform::to_logical(bp, context, physical)
         {
             return Ok(handed_out(bp, context.bookmark, logical));

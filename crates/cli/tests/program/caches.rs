@@ -129,7 +129,7 @@ fn a_cache_device_is_filled_found_again_and_not_believed() {
     pool.end(End::Unmount);
     zdb(&cache);
 
-    // What it had is found again, and used.
+    // Its blocks are found again, and used.
     let pool = mounted(&images);
     let found = until(&images, "it is found again", |counts| counts["l2_rebuild_success"] == 1);
     assert!(found["l2_rebuild_bufs"] > 10 && found["l2_rebuild_cksum_lb_errors"] == 0, "{found:?}");

@@ -79,7 +79,14 @@ impl Facts {
     /// For a pool that no other process has.
     pub fn new(pool: View) -> Self {
         let imported = Imported { is_read_only: true, ..Imported::default() };
-        Self { pool, space: OnceLock::new(), devices: None, told_state: None, unreported: Unreported::default(), imported }
+        Self {
+            pool,
+            space: OnceLock::new(),
+            devices: None,
+            told_state: None,
+            unreported: Unreported::default(),
+            imported,
+        }
     }
 
     /// With the present health of its devices, from the process that has the pool; none if that is not known.

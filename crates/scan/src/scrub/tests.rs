@@ -200,7 +200,7 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
     }
 }
 
-/// What a sorted scan reads is seen before it reports, and never goes back.
+/// The progress of a sorted scan is seen before it reports, and never goes back.
 #[test]
 fn progress_is_seen_while_gathered_blocks_are_read() {
     let runtime = Runtime::simulated(7);

@@ -194,7 +194,12 @@ impl ScanPlace {
 /// Those that are left and come after no other one that is left.
 fn firsts(datasets: &BTreeMap<ObjectId, DatasetTree>, left: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
     /// Of a dataset: whether one that is left is it, or comes before it.
-    fn is_behind(known: &mut BTreeMap<ObjectId, bool>, line: &[ObjectId], mut is_left: bool, left: &BTreeSet<ObjectId>) {
+    fn is_behind(
+        known: &mut BTreeMap<ObjectId, bool>,
+        line: &[ObjectId],
+        mut is_left: bool,
+        left: &BTreeSet<ObjectId>,
+    ) {
         for object in line.iter().rev() {
             is_left |= left.contains(object);
             known.insert(*object, is_left);
