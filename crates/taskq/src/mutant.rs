@@ -75,6 +75,10 @@ mutants! {
     EvacuatedCopyKept = "evacuated-copy-kept",
     /// Some copies of an evacuation are not written.
     EvacuationUncopied = "evacuation-uncopied",
+    /// The first sectors of a raidz that is expanded are copied over themselves, without the scratch area.
+    ScratchStateForgotten = "scratch-state-forgotten",
+    /// The uberblock of a raidz that is expanded says that sectors have moved which were not copied.
+    ReflowOffsetAhead = "reflow-offset-ahead",
     /// Only one leg of a mirror is written.
     OneLeg = "one-leg",
     /// `fsync` and `FLUSH` are answered before the txg is on disk.
@@ -199,6 +203,9 @@ impl Mutant {
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
+
+    /// Those of expansions of raidz vdevs, which tests of the pool find (`spa`, `expanded`).
+    pub const OF_EXPANSIONS: &[Self] = &[Self::ScratchStateForgotten, Self::ReflowOffsetAhead];
 
     /// Those of scans that their tests find (`scan`, `scrub`): of places and dirty time logs,
     pub const OF_SCANS: &[Self] = &[Self::DtlCleared, Self::ScanAhead, Self::ScanSortedAhead];

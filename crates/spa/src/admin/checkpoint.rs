@@ -94,6 +94,9 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::NeedsFeature, what));
         }
         self.check_no_checkpoint()?;
+        if self.jobs.expansion.running.is_some() {
+            return Err(SpaError::refused(Refusal::Busy, "raidz expansion is in progress"));
+        }
         if self.blocks.space.removed.is_any() || self.jobs.evacuation.running.is_some() {
             let what =
                 "not supported yet: a checkpoint of a pool with removed vdevs; 'zfs snapshot -r' keeps its datasets";

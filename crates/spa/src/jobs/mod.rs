@@ -58,6 +58,7 @@ pub(crate) mod discard;
 mod doomed;
 pub(crate) mod error_scrub;
 pub(crate) mod evacuation;
+pub(crate) mod expansion;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
 pub(crate) mod scan;
@@ -75,6 +76,7 @@ use deleted_clones::DeletedClones;
 use discard::Discard;
 use error_scrub::ErrorScrub;
 use evacuation::Evacuation;
+use expansion::Expansion;
 use freeing::FreeList;
 use leaf::LeafWork;
 use scan::Scan;
@@ -87,7 +89,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `scrub`, `resilver`,
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `raidz_expand`, `scrub`, `resilver`,
     /// `error scrub`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
@@ -215,6 +217,8 @@ pub(crate) struct Jobs {
     pub(crate) deleted_clones: DeletedClones,
     /// A vdev whose blocks are copied to others, so that it can go.
     pub(crate) evacuation: Evacuation,
+    /// A raidz vdev that gets one child more.
+    pub(crate) expansion: Expansion,
     /// Frees the space that only a discarded checkpoint had.
     pub(crate) discard: Discard,
     /// Scrub and resilver.
@@ -238,6 +242,7 @@ impl Default for Jobs {
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
+            expansion: Expansion::default(),
             leaf_work: LeafWork::default(),
             discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
@@ -247,26 +252,28 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 8] {
+    fn all(&self) -> [&dyn Job; 9] {
         [
             &self.async_destroy,
             &self.free_list,
             &self.deleted_clones,
             &self.discard,
             &self.evacuation,
+            &self.expansion,
             &self.scan,
             &self.error_scrub,
             &self.leaf_work,
         ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 8] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 9] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
             &mut self.deleted_clones,
             &mut self.discard,
             &mut self.evacuation,
+            &mut self.expansion,
             &mut self.scan,
             &mut self.error_scrub,
             &mut self.leaf_work,

@@ -37,7 +37,7 @@ const LAYOUTS: [Going; 4] = [
 ];
 
 /// Disks with room for another one's blocks beside what a pool keeps back.
-fn machine_with(runtime: &Runtime, count: usize, latency: Latency) -> Machine {
+pub(crate) fn machine_with(runtime: &Runtime, count: usize, latency: Latency) -> Machine {
     Machine::new(runtime, count, &SimDiskOptions { size_bytes: 256 << 20, latency, ..SimDiskOptions::default() })
 }
 
@@ -61,13 +61,13 @@ async fn ended(handle: &Handle, pool: &Pool) {
     panic!("a removal does not end: {:?}", pool.jobs());
 }
 
-async fn snapshot(pool: &Pool, name: &str) {
+pub(crate) async fn snapshot(pool: &Pool, name: &str) {
     let wanted = NewSnapshot { name: format!("written@{name}"), ..NewSnapshot::default() };
     pool.take_snapshots(vec![wanted]).await.unwrap();
 }
 
 /// Fills files of a directory with data, so that there is something to copy.
-async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
+pub(crate) async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
     for _ in 0..count {
         let name = format!("big{}", rng.below(6)).into_bytes();
         let object = match fs.lookup(fs.root(), &name).await {
@@ -86,7 +86,7 @@ async fn fill(fs: &FileSystem, rng: &mut Rng, count: u64) {
 }
 
 /// Changes files some times.
-async fn work(fs: &FileSystem, rng: &mut Rng, count: u64) {
+pub(crate) async fn work(fs: &FileSystem, rng: &mut Rng, count: u64) {
     for _ in 0..count {
         let tree = seen(fs).await;
         change(fs, &tree, rng).await;
@@ -117,7 +117,7 @@ fn zdb(machine: &Machine, what: &str) {
     }
 }
 
-async fn check_whole(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
+pub(crate) async fn check_whole(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
     pool.export().await.unwrap();
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);

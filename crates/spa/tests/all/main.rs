@@ -9,6 +9,7 @@ mod attach;
 mod checkpoint;
 mod evacuated;
 mod expand;
+mod expanded;
 mod failing;
 mod faults;
 mod features;

@@ -209,12 +209,6 @@ impl TreeControl {
 }
 
 impl VdevTree {
-    /// Where a running raidz expansion stands.
-    #[must_use]
-    pub fn reflow(&self) -> Reflow {
-        self.common.reflow.reflow()
-    }
-
     /// Whether all I/O that goes by an earlier state of an expansion has ended.
     #[must_use]
     pub fn is_reflow_settled(&self) -> bool {
