@@ -242,6 +242,8 @@ pub struct AttachRequest {
     pub new: NewDevice,
     /// The old one goes when the new one has everything.
     pub is_replacing: bool,
+    /// The old one is a raidz, and the new one a further child of it.
+    pub is_expansion: bool,
     /// The setting `ashift`.
     pub ashift: Option<u32>,
     /// Flags and settings of the command, for the history.
@@ -296,7 +298,8 @@ impl Request for AttachRequest {
     }
 
     fn works_on(&self, (): &()) -> Option<&'static str> {
-        self.waits.then_some("resilvering")
+        let work = if self.is_expansion { "expanding" } else { "resilvering" };
+        self.waits.then_some(work)
     }
 
     fn changes_config(&self) -> bool {

@@ -173,6 +173,8 @@ pub enum Activity {
     Trim,
     /// A vdev is evacuated.
     Remove,
+    /// A raidz gets a further child.
+    RaidzExpand,
     /// A device that is replaced, or for which a spare is made ready.
     Replace,
 }
@@ -188,8 +190,12 @@ impl Activity {
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
         ("trim", Some(Self::Trim)),
-        ("raidz_expand", None),
+        ("raidz_expand", Some(Self::RaidzExpand)),
     ];
+}
+
+fn expands(job: &JobStatus) -> bool {
+    job.name == "raidz_expand"
 }
 
 fn evacuates(job: &JobStatus) -> bool {
@@ -227,11 +233,13 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
         let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.is_freeing()).await?;
         let is_evacuated =
             waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
+        let is_expanded =
+            waits_for(Activity::RaidzExpand) && pool.peek(|syncer| syncer.jobs().iter().any(expands)).await?;
         let is_scanned =
             is_scanned || waits_for(Activity::Scrub) && pool.error_scrub().await?.is_some_and(|it| are_active(&it));
         let is_replaced = waits_for(Activity::Replace) && pool.peek(|syncer| syncer.is_replacing()).await?;
         let is_discarded = waits_for(Activity::Discard) && pool.peek(|syncer| syncer.is_discarding()).await?;
-        if !is_scanned && !is_freed && !is_evacuated && !is_worked_on && !is_replaced && !is_discarded {
+        if !is_scanned && !is_freed && !is_evacuated && !is_expanded && !is_worked_on && !is_replaced && !is_discarded {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;

@@ -59,8 +59,8 @@ pub enum AllocError {
     Check(#[from] CheckError),
 }
 
-/// From physical to allocated size: with parity and padding, as the vdev lays blocks out.
-pub type SizeRule = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
+/// From physical to allocated size, of a block that is born in a txg: with parity and padding, as the vdev lays such blocks out.
+pub type SizeRule = Arc<dyn Fn(u64, Txg) -> u64 + Send + Sync>;
 
 /// The parameters of a top-level vdev that the allocator needs.
 #[derive(Clone)]

@@ -186,6 +186,13 @@ impl Writing {
                 // It is about the MOS alone, and the next user of the pool goes on with it.
                 continue;
             }
+            if job.name == "raidz_expand" {
+                match job.stalled {
+                    Some(reason) => session.warn(format!("the expansion {reason}")),
+                    None => session.advise("the expansion is not done yet; it goes on when the pool is next used"),
+                }
+                continue;
+            }
             let verb = match job.name {
                 "error scrub" => "scrub -e",
                 name => name,

@@ -300,6 +300,12 @@ impl Import<'_> {
             if !is_allowed {
                 break;
             }
+            let is_asked_for = matches!(self.options.rewind, Rewind::ToTxg(_));
+            if uberblock.raidz_reflow != newest.raidz_reflow && !is_asked_for {
+                // Sectors of an expanded raidz have moved since, over those that it leads to.
+                last = format!("a raidz vdev was expanded further after txg {}", uberblock.txg);
+                continue;
+            }
             tried += 1;
             match self.open_mos(provisional, uberblock).await {
                 Ok(opened) => {

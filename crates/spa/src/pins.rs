@@ -170,6 +170,13 @@ impl Pins {
         }
     }
 
+    /// Whether somebody reads a txg through devices of its own: in another process, by what the uberblock says.
+    pub(crate) fn has_readers_with_own_devices(&self) -> bool {
+        let there: Vec<Arc<Pin>> = self.state.lock().pins.iter().filter_map(Weak::upgrade).collect();
+        // Those that are let go here wake others, so not under the lock.
+        there.iter().any(|pin| !pin.has_devices && !pin.is_given_up())
+    }
+
     /// Refuses further pins, and resolves when no reader has devices in use.
     pub(crate) async fn close(&self) {
         loop {

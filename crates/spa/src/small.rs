@@ -44,7 +44,8 @@ fn look(vdev: &VdevConfig, wanted_bytes: u64, disks: &BTreeMap<Guid, Disk>, foun
             return;
         }
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => wanted_bytes,
-        VdevKind::Raidz { .. } => wanted_bytes / children.max(1),
+        // One that is being expanded has its size by the children that it had.
+        VdevKind::Raidz { expanding, .. } => wanted_bytes / children.saturating_sub(u64::from(expanding)).max(1),
         VdevKind::Draid { spares, .. } => wanted_bytes / children.saturating_sub(spares).max(1),
         VdevKind::Root | VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_) | VdevKind::DraidSpare { .. } => {
             return;

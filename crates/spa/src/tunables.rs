@@ -19,6 +19,7 @@ pub const TABLES: &[&[Tunable]] = &[
     LivelistTunables::TABLE,
     RemovalTunables::TABLE,
     CondenseTunables::TABLE,
+    ExpansionTunables::TABLE,
     EventTunables::TABLE,
     ScanTunables::TABLE,
     cenote_l2arc::Tunables::TABLE,
@@ -86,6 +87,19 @@ cenote_kstat::tunables! {
 }
 
 cenote_kstat::tunables! {
+    /// Those of expansions of raidz vdevs.
+    #[derive(Copy)]
+    pub(crate) struct ExpansionTunables {
+        /// Bytes in use that are copied for one txg, at most (OpenZFS has 160 MiB on their way).
+        raidz_expand_max_copy_bytes: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 30), AtOpen;
+        /// An expansion stands still when so much has been copied; for tests.
+        raidz_expand_max_reflow_bytes: u64 = 0, "bytes", Number(0, 1 << 62), AtOpen;
+        /// An expansion stands still before the scratch area is valid (1), while it is (4), or when it is not used any more (6); for tests.
+        raidz_expand_pause_point: u64 = 0, "", Number(0, 7), AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
     /// Those of events (`zpool events`).
     #[derive(Copy)]
     pub struct EventTunables {
@@ -147,6 +161,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(LivelistTunables::default().with(settings).numbers());
     all.extend(RemovalTunables::default().with(settings).numbers());
     all.extend(CondenseTunables::default().with(settings).numbers());
+    all.extend(ExpansionTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
     all.extend(ScanTunables::default().with(settings).numbers());
     all.extend(cenote_l2arc::Tunables::default().with(settings).numbers());

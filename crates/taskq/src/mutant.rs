@@ -79,6 +79,10 @@ mutants! {
     EvacuationUncopied = "evacuation-uncopied",
     /// The legs of a pool that is split are the new pool's before the first one is marked on disk.
     SplitUnmarked = "split-unmarked",
+    /// The first sectors of a raidz that is expanded are copied over themselves, without the scratch area.
+    ScratchStateForgotten = "scratch-state-forgotten",
+    /// The uberblock of a raidz that is expanded says that sectors have moved which were not copied.
+    ReflowOffsetAhead = "reflow-offset-ahead",
     /// Only one leg of a mirror is written.
     OneLeg = "one-leg",
     /// `fsync` and `FLUSH` are answered before the txg is on disk.
@@ -218,6 +222,8 @@ impl Mutant {
 
     /// Those of a pool that is split, which tests of the pool find (`spa`, `split`).
     pub const OF_SPLITS: &[Self] = &[Self::SplitUnmarked];
+    /// Those of expansions of raidz vdevs, which tests of the pool find (`spa`, `expanded`).
+    pub const OF_EXPANSIONS: &[Self] = &[Self::ScratchStateForgotten, Self::ReflowOffsetAhead];
 
     /// Those of scans that their tests find (`scan`, `scrub`): of places and dirty time logs,
     pub const OF_SCANS: &[Self] = &[Self::DtlCleared, Self::ScanAhead, Self::ScanSortedAhead];

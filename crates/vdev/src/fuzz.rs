@@ -52,7 +52,7 @@ pub fn layout(input: &[u8]) {
     if kind % 2 == 0 {
         let txgs: Vec<Txg> = (0..u64::from(groups % 4)).map(|index| Txg(index * 40)).collect();
         let Ok(raidz) = Raidz::new(ashift, parity, children, &txgs, state & 1 != 0) else { return };
-        let reflow = Reflow { synced_bytes: synced, scratch_valid: state & 2 != 0 };
+        let reflow = Reflow::at(synced, state & 2 != 0);
         let birth = Txg(u64::from(birth));
         let Ok(map) = raidz.map(offset, size, birth, reflow) else { return };
         check_map(&map, children, size);

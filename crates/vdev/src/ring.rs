@@ -38,6 +38,9 @@ pub(crate) const ORDER: Endian = Endian::Little;
 pub struct Ring {
     /// The last slots are kept for multihost writes.
     pub is_multihost: bool,
+    /// The uberblock says that a scratch area is valid (raidz expansion). Who imports such a pool writes the same txg again when the area is copied
+    /// to its place, and OpenZFS does that in the txg's own slot: so the uberblock, the only one that may be read by then, stands two slots before.
+    pub is_set_back: bool,
     /// The newest uberblock's txg.
     txg: u64,
     /// Slots that hold it: binary logarithm of the slots' size, index.
@@ -48,7 +51,7 @@ impl Ring {
     /// Of a pool whose newest uberblock stands in these slots: binary logarithm of the slots' size, index.
     #[must_use]
     pub fn new(is_multihost: bool, txg: Txg, newest: impl IntoIterator<Item = (u32, usize)>) -> Self {
-        Self { is_multihost, txg: txg.0, newest: newest.into_iter().collect() }
+        Self { is_multihost, is_set_back: false, txg: txg.0, newest: newest.into_iter().collect() }
     }
 
     /// The slot of a txg's uberblock on a vdev of this ashift. Asked again for the newest txg, the answer is the same.
@@ -61,7 +64,8 @@ impl Ring {
             return *slot;
         }
         let count = slot_count(ashift) - if self.is_multihost { MMP_SLOTS_PER_LABEL } else { 0 };
-        let first = slot_of_txg(txg, ashift, self.is_multihost);
+        let own = slot_of_txg(txg, ashift, self.is_multihost);
+        let first = if self.is_set_back { (own + count - 2) % count } else { own };
         let mut slots = (0..count).map(|step| (first + 2 * step) % count);
         let slot = slots.find(|slot| !self.newest.contains(&(slot_shift(ashift), *slot))).unwrap_or(first);
         assert!(slot < count, "a txg's slot is within its ring, and none that is for multihost writes");

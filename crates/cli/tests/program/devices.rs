@@ -142,6 +142,124 @@ fn waited(images: &Images) {
     images.run("zfs", &["create", "mine/grown"]);
 }
 
+/// A raidz gets two more devices, by whoever has the pool.
+fn expanded(images: &mut Images, is_served: bool) {
+    let path = |images: &Images, name: &str| images.dir.join(name).display().to_string();
+    let (x, y) = (path(images, "x"), path(images, "y"));
+    let status = |images: &Images| images.run("zpool", &["status", "mine"]);
+    let size =
+        |images: &Images| images.run("zpool", &["list", "-Hp", "-o", "size", "mine"]).trim().parse::<u64>().unwrap();
+    let refused = images.refused("zpool", &["attach", "mine", "0.img", &x]);
+    assert!(refused.contains("can only attach to mirrors and top-level disks"), "{refused}");
+    let before = size(images);
+    images.run("zpool", &["attach", "-w", "mine", "raidz1-0", &x]);
+    assert_eq!(tree(images), "raidz1-0 0.img 1.img 2.img x");
+    assert!(status(images).contains("expand: expanded raidz1-0 copied "), "{}", status(images));
+    assert!(size(images) > before + (40 << 20), "{before} {}", size(images));
+    images.run("zfs", &["create", "mine/after"]);
+    images.run("zpool", &["wait", "mine"]);
+    images.run("zpool", &["attach", "mine", "raidz1-0", &y]);
+    assert_eq!(tree(images), "raidz1-0 0.img 1.img 2.img x y");
+    if is_served {
+        images.run("zpool", &["wait", "-t", "raidz_expand", "mine"]);
+    } else {
+        let refused = images.refused("zpool", &["checkpoint", "mine"]);
+        assert!(refused.contains("raidz expansion is in progress"), "{refused}");
+        assert!(status(images).contains("expand: expansion of raidz1-0 in progress since "), "{}", status(images));
+        // Amid it, for others.
+        images.note_files();
+        zdb(images);
+        images.run("zpool", &["scrub", "mine"]);
+    }
+    assert!(status(images).contains("expand: expanded raidz1-0 copied "), "{}", status(images));
+    images.run("zpool", &["wait", "mine"]);
+    images.run("zfs", &["destroy", "mine/after"]);
+    images.run("zfs", &["create", "mine/again"]);
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in ["zpool attach -w mine raidz1-0", "raidz vdev expansion started", "raidz vdev expansion completed"] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+}
+
+/// A raidz1 with some files, and devices for more.
+fn made_raidz() -> Images {
+    let images = made(&["raidz1"], 3);
+    let source = tempfile::tempdir().unwrap();
+    // What cannot be compressed.
+    let mut state = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    });
+    File::create(source.path().join("file")).unwrap().write_all(&noise.take(30_000_000).collect::<Vec<_>>()).unwrap();
+    images.run("put", &["mine", source.path().to_str().unwrap()]);
+    images.run("zfs", &["snapshot", "mine@before"]);
+    images
+}
+
+#[test]
+fn a_raidz_that_commands_open_gets_more_devices() {
+    let mut images = made_raidz();
+    expanded(&mut images, false);
+    images.note_files();
+    images.assert_whole();
+    zdb(&images);
+}
+
+#[test]
+fn a_raidz_that_a_mount_has_gets_more_devices() {
+    if !can_mount() {
+        return;
+    }
+    let mut images = made_raidz();
+    let mounted = Mounted::new(&images, "mine");
+    expanded(&mut images, true);
+    mounted.end(End::Unmount);
+    images.note_files();
+    images.assert_whole();
+    zdb(&images);
+}
+
+/// An expansion stands in each of its states, and goes on, with a device gone meanwhile.
+#[test]
+fn an_expansion_waits_for_a_device_in_each_of_its_states() {
+    for tunable in [
+        "raidz_expand_pause_point=1",
+        "raidz_expand_pause_point=4",
+        "raidz_expand_pause_point=6",
+        "raidz_expand_max_reflow_bytes=20000000",
+    ] {
+        let mut images = made_raidz();
+        let x = images.dir.join("x").display().to_string();
+        let mut held = images.bare();
+        held.args(["--tunable", tunable, "--tunable", "raidz_expand_max_copy_bytes=1048576", "zpool", "-d"]);
+        common::good(held.arg(&images.dir).args(["-f", "attach", "-w", "mine", "raidz1-0", &x]));
+        let status = || images.run("zpool", &["status", "mine"]);
+        assert!(status().contains("expand: expansion of raidz1-0 in progress since "), "{tunable}: {}", status());
+        images.run("zpool", &["offline", "mine", "1.img"]);
+        images.run("zfs", &["create", "mine/without"]);
+        images.run("zfs", &["snapshot", "-r", "mine@without"]);
+        // It would go on here.
+        images.run("zpool", &["scrub", "mine"]);
+        assert!(status().contains("expand: expansion of raidz1-0 in progress since "), "{tunable}: {}", status());
+        assert!(status().contains("scrub repaired 0B"), "{tunable}: {}", status());
+        images.note_files();
+        zdb(&images);
+        images.run("zpool", &["online", "mine", "1.img"]);
+        images.run("zpool", &["resilver", "mine"]);
+        images.run("zpool", &["scrub", "mine"]);
+        let status = images.run("zpool", &["status", "mine"]);
+        assert!(status.contains("expand: expanded raidz1-0 copied "), "{tunable}: {status}");
+        assert!(status.contains("scrub repaired 0B"), "{tunable}: {status}");
+        images.run("zfs", &["destroy", "-r", "mine/without"]);
+        images.note_files();
+        images.assert_whole();
+        zdb(&images);
+    }
+}
+
 /// The pool on disk, and what its history says.
 fn ended(images: &mut Images) {
     images.note_files();

@@ -304,6 +304,30 @@ impl Allocator {
         Ok(None)
     }
 
+    /// The first range from `from` on that a block may be in that anybody can read, of one metaslab: all that cannot be allocated now. `is_given_up`: so of
+    /// metaslabs that are not loaded, as a whole.
+    ///
+    /// # Errors
+    /// A metaslab has to be loaded first.
+    pub fn next_taken(&self, vdev: VdevId, from: u64, is_given_up: bool) -> Result<Option<Range<u64>>, AllocError> {
+        let metaslabs = self.vdevs.get(&vdev).into_iter().flat_map(|vdev| &vdev.metaslabs);
+        for metaslab in metaslabs.filter(|metaslab| metaslab.range().end > from) {
+            if !metaslab.is_loaded() {
+                // One that never had a block has no map, and needs no load.
+                if metaslab.map().is_none() && metaslab.allocated_bytes() == 0 {
+                    continue;
+                }
+                if !is_given_up {
+                    return Err(AllocError::NeedsLoad(metaslab.id()));
+                }
+            }
+            if let Some(range) = metaslab.next_taken(from) {
+                return Ok(Some(range));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether a vdev has nothing but intent logs.
     #[must_use]
     pub fn is_log_device(&self, vdev: VdevId) -> bool {

@@ -61,7 +61,8 @@ impl Allocator {
             return self.allocate(request);
         }
         let run = self.allocate_copy(request, &[], count)?;
-        let asize_bytes = self.vdevs.get(&run.vdev).map_or(run.asize_bytes, |vdev| (vdev.setup.size_rule)(psize));
+        let asize_bytes =
+            self.vdevs.get(&run.vdev).map_or(run.asize_bytes, |vdev| (vdev.setup.size_rule)(psize, request.txg));
         debug_assert!(
             asize_bytes > 0 && run.asize_bytes.is_multiple_of(asize_bytes),
             "a run is a whole number of blocks"
@@ -159,7 +160,8 @@ impl Allocator {
             return Ok(None);
         }
         let rule = vdev.setup.size_rule.clone();
-        let smallest = rule(1 << vdev.setup.maps.ashift);
+        let smallest = rule(1 << vdev.setup.maps.ashift, request.txg);
+        let rule = |psize| rule(psize, request.txg);
         let size = SizeRange { min_bytes: rule(request.psize.min_bytes), max_bytes: rule(request.psize.max_bytes) };
         let search = Search {
             size,

@@ -462,9 +462,30 @@ impl Metaslab {
     #[must_use]
     pub(crate) fn next_in_use(&self, from: u64) -> Option<Range<u64>> {
         let free = self.free_space()?;
+        self.next_beside(from, || {
+            [free, &self.held, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees())
+        })
+    }
+
+    /// The first range from `from` on that a block of this txg or of an earlier one may be in: all that is not free, what was freed and may not be used
+    /// yet included. Where it is not loaded, that is all of it.
+    #[must_use]
+    pub(crate) fn next_taken(&self, from: u64) -> Option<Range<u64>> {
+        let Some(free) = self.free_space() else {
+            let rest = from.max(self.range.start)..self.range.end;
+            return (!rest.is_empty()).then_some(rest);
+        };
+        self.next_beside(from, || [free, &self.held].into_iter())
+    }
+
+    /// The first range from `from` on that none of some trees has.
+    fn next_beside<'a, I: Iterator<Item = &'a RangeTree>>(
+        &self,
+        from: u64,
+        trees: impl Fn() -> I,
+    ) -> Option<Range<u64>> {
         let mut at = from.max(self.range.start);
         while at < self.range.end {
-            let trees = || [free, &self.held, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees());
             let mut next = self.range.end;
             let mut is_free = false;
             for range in trees().filter_map(|tree| tree.next_from(at)) {

@@ -179,7 +179,7 @@ pub(crate) fn vdev(id: u32, class: AllocationClass, ashift: u32, metaslab_shift:
         unflushed_txgs: None,
         checkpoint_map: None,
     };
-    let size_rule: SizeRule = Arc::new(move |psize: u64| psize.next_multiple_of(1 << ashift));
+    let size_rule: SizeRule = Arc::new(move |psize: u64, _| psize.next_multiple_of(1 << ashift));
     VdevSetup { maps, rotational: id % 2 == 1, data_disks: 1, size_rule }
 }
 

@@ -9,6 +9,7 @@ use cenote_host::inuse::refuse_used;
 use cenote_host::layout::parse_layout_in;
 use cenote_props::WrongUse;
 use cenote_spa::{NewDevice, TopKind};
+use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevStatus;
 
 use super::remove::{Device, find_devices};
@@ -120,18 +121,24 @@ impl Attaching {
                 refuse_used(session.handle(), &layout, self.force).await?;
                 paths = layout.paths().map(Path::to_owned).collect();
                 // It is written in the sectors of the vdev that it becomes a part of.
-                let top = leaves.children.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == old.guid));
+                let is_of =
+                    |top: &&VdevConfig| top.guid == old.guid || top.leaves().iter().any(|leaf| leaf.guid == old.guid);
+                let top = leaves.children.iter().find(is_of);
                 let unit = ashift.or(top.map(|top| top.ashift));
                 let (mut tops, _) = layout.open(session.handle(), &Path::to_owned, unit).await?;
                 let disk = tops.pop().and_then(|mut top| top.disks.pop());
                 NewDevice::Disk(disk.ok_or_else(|| self.refused(&word, "new device must be a single disk"))?)
             }
         };
+        let is_raidz = |top: &VdevConfig| top.guid == old.guid && matches!(top.kind, VdevKind::Raidz { .. });
+        let is_expansion = !self.is_replacing && leaves.children.iter().any(is_raidz);
         let mut words: Vec<String> = self.force.then(|| "-f".to_owned()).into_iter().collect();
         words.extend(self.waits.then(|| "-w".to_owned()));
         words.extend(self.properties.iter().flat_map(|setting| ["-o".to_owned(), setting.clone()]));
         let (pool, is_replacing) = (self.pool.clone(), self.is_replacing);
-        let request = AttachRequest { pool, old, new_word: word, new, is_replacing, ashift, words, waits: self.waits };
+        let waits = self.waits;
+        let request =
+            AttachRequest { pool, old, new_word: word, new, is_replacing, is_expansion, ashift, words, waits };
         session.carry_out(&request).await?;
         session.devices_added(&paths);
         CacheFile::of_user()?.update(|pools| {
@@ -143,7 +150,12 @@ impl Attaching {
         })?;
         // A command that opened the pool has done the work by now.
         if let Some(pool) = session.served().filter(|_| self.waits) {
-            wait(pool, &[if self.is_replacing { Activity::Replace } else { Activity::Resilver }]).await?;
+            let activity = match (self.is_replacing, is_expansion) {
+                (true, _) => Activity::Replace,
+                (false, true) => Activity::RaidzExpand,
+                (false, false) => Activity::Resilver,
+            };
+            wait(pool, &[activity]).await?;
         }
         Ok(())
     }

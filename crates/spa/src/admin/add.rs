@@ -192,7 +192,7 @@ impl Syncer {
             .root_vdev
             .top(vdev)
             .ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))?;
-        let setup = vdev_setup(&self.devices.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
+        let setup = vdev_setup(&self.devices.tree, top, vdev_maps_of(vdev, top), is_rotational);
         let added = self.blocks.space.with(|allocator| allocator.add_vdev(setup, false));
         if top.class == AllocationClass::Log {
             self.blocks.space.log_device_added();

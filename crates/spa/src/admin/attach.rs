@@ -63,7 +63,7 @@ use crate::sync::vdev_config::RootVdev;
 use crate::{FoundAuxiliary, FoundLeaf, PoolState, Refusal, SpaError};
 
 /// A new leaf lacks all txgs before this many after the present one (`TXG_CONCURRENT_STATES`).
-const DTL_TXGS: u64 = 3;
+pub(super) const DTL_TXGS: u64 = 3;
 
 /// A device that is put next to one of the pool.
 #[derive(Clone, Debug)]
@@ -90,19 +90,38 @@ pub struct AttachOptions {
 }
 
 /// An attachment that is possible.
-struct Attachment {
-    old: Guid,
-    guid: Guid,
-    disk: Disk,
+pub(super) struct Attachment {
+    /// The device, or the raidz that gets a further child.
+    pub(super) old: Guid,
+    pub(super) guid: Guid,
+    pub(super) disk: Disk,
     /// The vdev that is put above both, if there is to be one.
-    above: Option<(&'static str, Guid)>,
-    leaf: NvList,
+    pub(super) above: Option<(&'static str, Guid)>,
+    pub(super) leaf: NvList,
     /// The labels that its disk gets first.
-    label: Option<NvList>,
+    pub(super) label: Option<NvList>,
     /// The pool's vdevs when it was planned.
-    before: NvList,
+    pub(super) before: NvList,
     /// For the pool's history.
-    event: String,
+    pub(super) event: String,
+    /// The new device is a further child of a raidz.
+    pub(super) is_expansion: bool,
+}
+
+/// Refuses a tree that cannot be made, where nothing has changed yet.
+pub(super) fn can_be_opened(config: &VdevConfig) -> Result<(), SpaError> {
+    VdevTree::open(config, []).map(drop).map_err(|error| refuse(error.to_string()))
+}
+
+/// Refuses a device whose sectors are larger than the vdev's.
+pub(super) fn ashift_fits(spec: &DiskSpec, ashift: Option<u32>, top: &VdevConfig) -> Result<(), SpaError> {
+    spec.allocatable_bytes()?;
+    match ashift_of(std::slice::from_ref(spec), ashift)? > top.ashift {
+        true => Err(refuse(
+            "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
+        )),
+        false => Ok(()),
+    }
 }
 
 fn already_replacing() -> SpaError {
@@ -194,10 +213,8 @@ impl Syncer {
             return Err(self.device(old_guid).await.err().unwrap_or_else(no_such_device));
         };
         let parent = ancestors.last().expect("a vdev is below the root");
-        if matches!(old.kind, VdevKind::Raidz { .. }) && !is_replacing {
-            return Err(SpaError::refused(Refusal::NotYet, "not supported yet: expanding a raidz; add another vdev"));
-        }
-        if !matches!(old.kind, VdevKind::Disk | VdevKind::File) {
+        let is_expansion = matches!(old.kind, VdevKind::Raidz { .. }) && !is_replacing;
+        if !is_expansion && !matches!(old.kind, VdevKind::Disk | VdevKind::File) {
             return Err(match is_replacing {
                 true => refuse("cannot replace this type of vdev: name a device"),
                 false => refuse("can only attach to mirrors and top-level disks"),
@@ -214,6 +231,12 @@ impl Syncer {
             let what = format!("{} is busy, or device removal is in progress", spec.path);
             return Err(SpaError::refused(Refusal::Busy, what));
         }
+        if is_expansion {
+            return match is_spare {
+                true => Err(refuse("can only attach to mirrors and top-level disks")),
+                false => self.plan_expansion(old_guid, guid, spec, ashift).await,
+            };
+        }
         if is_spare && top.class != AllocationClass::Normal {
             return Err(refuse(format!("cannot replace a {} with a spare", top.class.name().unwrap_or("log"))));
         }
@@ -224,13 +247,7 @@ impl Syncer {
             (true, true) => VdevKind::Spare,
             (true, false) => VdevKind::Replacing,
         };
-        spec.allocatable_bytes()?;
-        let own_ashift = ashift_of(std::slice::from_ref(&spec), ashift)?;
-        if own_ashift > top.ashift {
-            return Err(refuse(
-                "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
-            ));
-        }
+        ashift_fits(&spec, ashift, top)?;
         let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
         let mut leaf = NvList::new();
         leaf.push("type", if spec.is_file { "file" } else { "disk" });
@@ -249,8 +266,7 @@ impl Syncer {
         if too_small(&next.config, &[(guid, spec.disk.clone())].into()).contains_key(&guid) {
             return Err(SpaError::refused(Refusal::NoSpace, "device is too small"));
         }
-        // A tree that cannot be made is refused here, where nothing has changed yet.
-        VdevTree::open(&next.config, []).map_err(|error| refuse(error.to_string()))?;
+        can_be_opened(&next.config)?;
         let mut labels = self.leaf_commits_of(&next, Txg(0), true);
         labels.retain(|leaf| leaf.guid == guid);
         assert_eq!(labels.len(), 1, "a new disk gets labels");
@@ -269,6 +285,7 @@ impl Syncer {
             label: labels.pop().and_then(|leaf| leaf.config).filter(|_| !is_spare),
             before: root_vdev.tree().clone(),
             event,
+            is_expansion: false,
         })
     }
 
@@ -293,6 +310,9 @@ impl Syncer {
     async fn enter_attachment(&mut self, plan: Attachment) -> Result<Txg, SpaError> {
         if *self.devices.root_vdev.tree() != plan.before {
             return Err(SpaError::refused(Refusal::Busy, "the pool's vdevs have changed meanwhile: try again"));
+        }
+        if plan.is_expansion {
+            return self.begin_expansion(plan).await;
         }
         let (txg, guid) = (self.txg, plan.guid);
         let mut leaf = plan.leaf;

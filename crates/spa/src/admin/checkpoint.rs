@@ -95,6 +95,9 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::NeedsFeature, what));
         }
         self.check_no_checkpoint()?;
+        if self.jobs.expansion.running.is_some() {
+            return Err(SpaError::refused(Refusal::Busy, "raidz expansion is in progress"));
+        }
         if self.jobs.evacuation.running.is_some() {
             return Err(SpaError::refused(Refusal::Busy, "device removal in progress"));
         }

@@ -36,14 +36,14 @@ use crate::sync::Syncer;
 use crate::{FoundLeaf, SpaError};
 
 /// Bytes that a vdev could have on these disks; none where one is not there.
-fn possible_bytes(vdev: &VdevConfig, ashift: u32, disks: &BTreeMap<Guid, Disk>) -> Option<u64> {
+pub(super) fn possible_bytes(vdev: &VdevConfig, ashift: u32, disks: &BTreeMap<Guid, Disk>) -> Option<u64> {
     let least = || -> Option<u64> {
         vdev.children.iter().try_fold(u64::MAX, |least, child| Some(least.min(possible_bytes(child, ashift, disks)?)))
     };
     let bytes = match vdev.kind {
         VdevKind::Disk | VdevKind::File => DeviceLayout::new(disks.get(&vdev.guid)?.size_bytes())?.allocatable_bytes(),
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => least()?,
-        VdevKind::Raidz { .. } => least()?.checked_mul(vdev.children.len() as u64)?,
+        VdevKind::Raidz { expanding, .. } => least()?.checked_mul(vdev.children.len() as u64 - u64::from(expanding))?,
         VdevKind::Draid { parity, data, spares, groups } => {
             let draid = Draid::new(ashift, parity, data, spares, groups, vdev.children.len()).ok()?;
             draid.asize_bytes(least()?)
@@ -125,8 +125,10 @@ impl Syncer {
             let is_of_it = top.leaves().iter().any(|leaf| is_meant(&leaf.guid));
             let Some(bytes) = possible_bytes(top, top.ashift, &next.disks).filter(|_| is_of_it) else { continue };
             let count = |bytes: u64| bytes >> top.metaslab_shift;
+            // One that is expanded gets its room at the end: what lies behind its old end would not be moved.
+            let is_expanded = matches!(top.kind, VdevKind::Raidz { expanding: true, .. });
             // Only whole metaslabs are space.
-            if count(bytes) > count(top.asize_bytes) && count(bytes) <= METASLABS_MAX {
+            if !is_expanded && count(bytes) > count(top.asize_bytes) && count(bytes) <= METASLABS_MAX {
                 larger.push((vdev, top.guid, bytes));
             }
         }

@@ -12,6 +12,7 @@ mod destroy;
 mod evacuate;
 pub(crate) mod examine;
 mod expand;
+pub(crate) mod expansion;
 mod limits;
 pub(crate) mod offline;
 pub(crate) mod properties;

@@ -59,6 +59,7 @@ pub(crate) mod discard;
 mod doomed;
 pub(crate) mod error_scrub;
 pub(crate) mod evacuation;
+pub(crate) mod expansion;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
 pub(crate) mod scan;
@@ -77,6 +78,7 @@ use deleted_clones::DeletedClones;
 use discard::Discard;
 use error_scrub::ErrorScrub;
 use evacuation::Evacuation;
+use expansion::Expansion;
 use freeing::FreeList;
 use leaf::LeafWork;
 use scan::Scan;
@@ -89,8 +91,8 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `condense`, `scrub`, `resilver`,
-    /// `error scrub`, `initialize`, `trim`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `condense`, `raidz_expand`, `scrub`,
+    /// `resilver`, `error scrub`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -219,6 +221,8 @@ pub(crate) struct Jobs {
     pub(crate) evacuation: Evacuation,
     /// Writes the mapping of a removed vdev anew, without what is obsolete.
     pub(crate) condensing: Condensing,
+    /// A raidz vdev that gets one child more.
+    pub(crate) expansion: Expansion,
     /// Frees the space that only a discarded checkpoint had.
     pub(crate) discard: Discard,
     /// Scrub and resilver.
@@ -243,6 +247,7 @@ impl Default for Jobs {
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
             condensing: Condensing::default(),
+            expansion: Expansion::default(),
             leaf_work: LeafWork::default(),
             discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
@@ -260,6 +265,7 @@ impl Jobs {
             &self.discard,
             &self.evacuation,
             &self.condensing,
+            &self.expansion,
             &self.scan,
             &self.error_scrub,
             &self.leaf_work,
@@ -274,6 +280,7 @@ impl Jobs {
             &mut self.discard,
             &mut self.evacuation,
             &mut self.condensing,
+            &mut self.expansion,
             &mut self.scan,
             &mut self.error_scrub,
             &mut self.leaf_work,

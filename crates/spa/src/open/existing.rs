@@ -22,6 +22,7 @@ use cenote_format::uberblock::{Mmp, Uberblock};
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, boxed};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 use cenote_zil::ZilTunables;
@@ -36,10 +37,10 @@ use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::discard::Discard;
 use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::evacuation::{Evacuation, Running};
+use crate::jobs::expansion::{self, BYTES_COPIED, Expansion};
 use crate::jobs::freeing::FreeList;
 use crate::jobs::scan::{Scan, ScanOrder};
 use crate::multihost::{Candidate, Purpose, Settings};
-use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
 use crate::placed::REMOVAL_RUNS;
 use crate::pool::Pool;
@@ -160,6 +161,7 @@ async fn open_found(
     writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
     writer.jobs.evacuation.tunables = crate::tunables::RemovalTunables::default().with(&how.tunables);
+    writer.jobs.expansion.tunables = crate::tunables::ExpansionTunables::default().with(&how.tunables);
     if writer.zil.tunables.zil_nocacheflush {
         writer
             .notes
@@ -331,10 +333,12 @@ impl Opening<'_> {
         let checkpoint = pool.checkpoint().await?.map(|checkpoint| checkpoint.txg);
         let mut blocks = Blocks { unflushed_txgs, checkpoint, ..Blocks::new(space, writer, shared) };
         let found = FoundPool { leaves, ..pool.found().clone() };
+        let expansion = self.expansion().await?;
         let devices = Devices {
             old_config: pool.config().clone(),
             ring: ring_of(pool, is_multihost),
-            raidz_reflow: pool.uberblock().raidz_reflow,
+            // Of no meaning where no vdev is expanded.
+            raidz_reflow: if expansion.running.is_some() { pool.uberblock().raidz_reflow } else { 0 },
             ..Devices::new(root_vdev, pool.tree(), multihost, found)
         };
         let (removing, evacuation) = self.evacuation(&mos, &blocks.space).await?;
@@ -343,6 +347,7 @@ impl Opening<'_> {
         let discard = Discard::open(pool.directory(), features.count("zpool_checkpoint"), &blocks.space).await?;
         let jobs = Jobs {
             evacuation,
+            expansion,
             discard,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
@@ -399,6 +404,23 @@ impl Opening<'_> {
         Ok((Some(removing), Evacuation::open(running, &removing)))
     }
 
+    /// The vdev that is being expanded.
+    async fn expansion(&self) -> Result<Expansion, SpaError> {
+        let pool = self.pool;
+        for (vdev, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
+            if !matches!(top.kind, VdevKind::Raidz { expanding: true, .. }) {
+                continue;
+            }
+            let copied_bytes = match pool.vdev_properties(top).await?.get(BYTES_COPIED) {
+                Some(cenote_dsl::property::Value::Number(bytes)) => *bytes,
+                _ => 0,
+            };
+            let running = expansion::Running::new(vdev, top, Reflow::of(pool.uberblock()), copied_bytes)?;
+            return Ok(Expansion::open(running));
+        }
+        Ok(Expansion::default())
+    }
+
     async fn entry(&self, name: &str) -> Result<u64, SpaError> {
         Ok(self.pool.directory().lookup_u64(name).await?)
     }
@@ -442,7 +464,7 @@ impl Opening<'_> {
             unflushed.extend(maps.unflushed_txgs.map(|object| (maps.vdev, object)));
             let disks = top.leaves().into_iter().filter_map(|leaf| root_vdev.disks.get(&leaf.guid));
             let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
-            setups.push(vdev_setup(pool.tree(), top, maps, next_txg(pool), is_rotational));
+            setups.push(vdev_setup(pool.tree(), top, maps, is_rotational));
         }
         if sector_bytes == u64::MAX {
             return Err(pool.corrupt("it has no vdev for anything but its log"));

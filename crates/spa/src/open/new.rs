@@ -262,7 +262,7 @@ fn new_space(
     for (id, top) in vdevs.children.iter().enumerate() {
         let maps = vdev_maps_of(VdevId(id as u32), top);
         let is_rotational = made.tops.get(id).is_some_and(MadeTop::is_rotational);
-        let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
+        let setup = vdev_setup(tree, top, maps, is_rotational);
         allocator.add_vdev(setup, true)?;
         if top.class != AllocationClass::Log {
             sector_bytes = sector_bytes.min(1 << top.ashift);

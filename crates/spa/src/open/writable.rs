@@ -5,14 +5,16 @@
 
 use cenote_format::ids::{Txg, VdevId};
 use cenote_vdev::config::VdevKind;
+use cenote_vdev::layout::raidz::Reflow;
 
 use crate::features::FeatureState;
+use crate::jobs::expansion::Running;
 use crate::placed::REMOVAL_RUNS;
 use crate::view::FeatureName;
 use crate::{Rewind, SpaError, View};
 
 /// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
-const WRITABLE: [&str; 43] = [
+const WRITABLE: [&str; 44] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -45,6 +47,7 @@ const WRITABLE: [&str; 43] = [
     "device_rebuild",
     "zstd_compress",
     "draid",
+    "raidz_expansion",
     "device_removal",
     "obsolete_counts",
     "zilsaxattr",
@@ -102,8 +105,14 @@ impl View {
                     }
                 }
                 VdevKind::Missing => return refuse(format!("the vdev {name}")),
-                VdevKind::Raidz { expanding, expand_txgs, .. } if *expanding || !expand_txgs.is_empty() => {
-                    return refuse(format!("the vdev {name}, which was expanded"));
+                VdevKind::Raidz { expanding: true, .. } => {
+                    let others = self.vdevs().children.iter();
+                    let count =
+                        others.filter(|top| matches!(top.kind, VdevKind::Raidz { expanding: true, .. })).count();
+                    if count > 1 {
+                        return refuse("two vdevs that are being expanded".to_owned());
+                    }
+                    Running::new(vdev, top, Reflow::of(self.uberblock()), 0)?;
                 }
                 _ => {}
             }
@@ -124,9 +133,4 @@ impl View {
         }
         self.check_logs(missing_log).await
     }
-}
-
-/// The txg after the one that a pool was opened at.
-pub(crate) fn next_txg(pool: &View) -> Txg {
-    Txg(pool.txg().0 + 1)
 }

@@ -38,17 +38,12 @@ const SHORT_PART: u64 = 4;
 /// The time after which a metaslab whose space map could not be read is tried again.
 const TRY_AGAIN_MS: u64 = 60_000;
 
-/// The parameters of a top-level vdev for the allocator: blocks are laid out as those of the txg `now` are.
-pub(crate) fn vdev_setup(
-    tree: &Arc<VdevTree>,
-    top: &VdevConfig,
-    maps: VdevMaps,
-    now: Txg,
-    is_rotational: bool,
-) -> VdevSetup {
+/// The parameters of a top-level vdev for the allocator.
+pub(crate) fn vdev_setup(tree: &Arc<VdevTree>, top: &VdevConfig, maps: VdevMaps, is_rotational: bool) -> VdevSetup {
     let (sized, vdev) = (tree.clone(), maps.vdev);
-    let size_rule: SizeRule = Arc::new(move |psize| {
-        sized.psize_to_asize(vdev, psize, now).unwrap_or_else(|| psize.next_multiple_of(1 << 16))
+    // By the birth: a raidz that is expanded lays later blocks out in another way.
+    let size_rule: SizeRule = Arc::new(move |psize, birth| {
+        sized.psize_to_asize(vdev, psize, birth).unwrap_or_else(|| psize.next_multiple_of(1 << 16))
     });
     let data_disks = match top.kind {
         VdevKind::Raidz { parity, .. } => (top.children.len() as u64).saturating_sub(parity).max(1),

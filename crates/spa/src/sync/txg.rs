@@ -57,6 +57,7 @@ impl Syncer {
             jobs.slices(&mut rooms).await?;
             self.settle_evacuation().await?;
             self.settle_condensing().await?;
+            self.settle_expansion().await?;
         }
         if self.jobs.discard.take_ended() {
             let what = "finished discarding checkpointed state from the pool";
@@ -114,7 +115,9 @@ impl Syncer {
         assert!(self.blocks.free_tasks.is_empty(), "the allocator knows of all that the txg has freed");
         assert!(self.blocks.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
         let begun = self.handle.now();
+        self.confirm_batch();
         self.commit(txg).await?;
+        self.batch_moved(txg);
         self.time(Phase::Commit, begun);
         self.free_devices().await;
         let next = self.blocks.space.sync_done(txg)?;

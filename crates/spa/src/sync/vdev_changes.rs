@@ -229,6 +229,24 @@ impl RootVdev {
         Ok(())
     }
 
+    /// Gives a raidz a further child, and a field that says so.
+    pub(crate) fn widen(&mut self, raidz: Guid, leaf: &NvList, disk: Disk, field: &str) -> Result<(), VdevError> {
+        let guid = Guid(leaf.u64("guid").expect("a new leaf has a guid"));
+        assert!(self.vdev(guid).is_none(), "a new leaf is not part of the pool yet");
+        let tree = with_vdev(&self.tree, raidz, &mut |raidz| {
+            let mut raidz = raidz.clone();
+            let mut children = raidz.lists("children").unwrap_or_default().to_vec();
+            children.push(leaf.clone());
+            set_children(&mut raidz, children);
+            set(&mut raidz, field, NvValue::Boolean);
+            raidz
+        });
+        self.set_tree(tree)?;
+        self.disks.insert(guid, disk);
+        assert!(self.vdev(guid).is_some(), "the child is part of the pool now");
+        Ok(())
+    }
+
     /// Takes a leaf away. A vdev above it that has one child left goes too.
     pub(crate) fn detach(&mut self, guid: Guid) -> Result<(), VdevError> {
         let (ancestors, _) = self.vdev(guid).expect("a leaf that is detached is there");

@@ -61,7 +61,7 @@ pub(crate) async fn ended(handle: &Handle, pool: &Pool) {
     panic!("a removal does not end: {:?}", pool.jobs());
 }
 
-async fn snapshot(pool: &Pool, name: &str) {
+pub(crate) async fn snapshot(pool: &Pool, name: &str) {
     let wanted = NewSnapshot { name: format!("written@{name}"), ..NewSnapshot::default() };
     pool.take_snapshots(vec![wanted]).await.unwrap();
 }
@@ -117,7 +117,7 @@ pub(crate) fn zdb(machine: &Machine, what: &str) {
     }
 }
 
-async fn check_whole(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
+pub(crate) async fn check_whole(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
     pool.export().await.unwrap();
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);

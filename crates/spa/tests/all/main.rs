@@ -10,6 +10,7 @@ mod checkpoint;
 mod condensed;
 mod evacuated;
 mod expand;
+mod expanded;
 mod failing;
 mod faults;
 mod features;

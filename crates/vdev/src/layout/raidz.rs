@@ -32,27 +32,79 @@ use cenote_format::label::{BOOT_AREA_BYTES, START_BYTES as DATA_START_BYTES};
 /// Swapping of the first two columns of raidz1 follows this bit of the block's offset.
 const SWAP_BIT: u64 = 1 << 20;
 
-/// Where a running expansion stands, from the uberblock's reflow word.
+/// Where a running expansion stands: first as the uberblock's reflow word says, then as the copy goes on.
+///
+/// A sector of the line can lie at three places: where it was before (*old*), where it is to be (*new*), and at the new place's counterpart in
+/// the scratch area. Reads go to one of them, writes to each that a later state may be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflow {
-    /// Everything before this offset of the vdev has moved and the move is on stable storage.
+    /// Rows wholly before this offset of the vdev have moved, and the uberblock on disk says so.
     pub synced_bytes: u64,
-    /// The first sectors are valid in the scratch area, and only there.
+    /// Rows that have moved are read from the scratch area, and not from their new place.
     pub scratch_valid: bool,
+    /// Sectors before this are kept in the scratch area, wherever they are read from.
+    pub scratch_bytes: u64,
+    /// Sectors before this are kept at their new place, wherever they are read from.
+    pub copied_bytes: u64,
 }
 
 impl Reflow {
     /// No expansion is running, or it has moved everything.
-    pub const COMPLETE: Self = Self { synced_bytes: u64::MAX, scratch_valid: false };
+    pub const COMPLETE: Self =
+        Self { synced_bytes: u64::MAX, scratch_valid: false, scratch_bytes: 0, copied_bytes: u64::MAX };
+
+    /// An expansion that has moved everything before this offset, into the scratch area or to the new place, and nothing behind it.
+    #[must_use]
+    pub const fn at(synced_bytes: u64, scratch_valid: bool) -> Self {
+        let (scratch_bytes, copied_bytes) = if scratch_valid { (synced_bytes, 0) } else { (0, synced_bytes) };
+        Self { synced_bytes, scratch_valid, scratch_bytes, copied_bytes }
+    }
 
     /// Where the expansion stood when this uberblock was written.
     #[must_use]
     pub fn of(uberblock: &Uberblock) -> Self {
-        Self {
-            synced_bytes: uberblock.reflow_offset_bytes(),
-            scratch_valid: uberblock.reflow_scratch() == ReflowScratch::Valid,
-        }
+        Self::at(uberblock.reflow_offset_bytes(), uberblock.reflow_scratch() == ReflowScratch::Valid)
     }
+}
+
+/// A place of sectors while a vdev is expanded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReflowPlace {
+    /// Over the children that there were before.
+    Old,
+    /// The part of the new layout that is kept in front of the data area.
+    Scratch,
+    /// Over all children.
+    New,
+}
+
+/// A second place that a column is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shadow {
+    /// Index of the column in its map.
+    pub(crate) column: usize,
+    /// Index of the child.
+    pub(crate) child: u32,
+    /// First byte on the child, label area included.
+    pub(crate) address_bytes: u64,
+}
+
+/// Bytes of a vdev that an expansion to so many children keeps in the scratch area, which is as much as OpenZFS keeps there: as many sectors of each
+/// child as the area has.
+#[must_use]
+pub const fn scratch_bytes(children: usize, ashift: u32) -> u64 {
+    (BOOT_AREA_BYTES >> ashift << ashift) * children as u64
+}
+
+/// How far sectors may be copied while rows before `synced_bytes` have moved: one row before the first copy that would overwrite the old place of
+/// a row that has not. `children` are those after the expansion.
+///
+/// With `n` old children, sector `b` of the line takes the old place of sector `b - b / (n + 1)`, and a row that has not moved wholly begins
+/// behind sector `synced - n`.
+#[must_use]
+pub const fn reflow_limit_bytes(synced_bytes: u64, children: usize, ashift: u32) -> u64 {
+    let (synced, old) = (synced_bytes >> ashift, children as u64 - 1);
+    (synced.saturating_add(synced / old).saturating_sub(old)) << ashift
 }
 
 /// The parameters of a raidz vdev that decide where bytes lie.
@@ -115,8 +167,7 @@ impl Raidz {
             return None;
         }
         // Sectors of this child before a sector of the vdev.
-        let before =
-            |offset: u64| (offset >> self.ashift).saturating_add(self.physical_width - 1 - child) / self.physical_width;
+        let before = |offset: u64| before_child(offset >> self.ashift, self.physical_width, child);
         let part = before(range.start) << self.ashift..before(range.end) << self.ashift;
         debug_assert!(part.start <= part.end, "a range has its order on each child");
         Some(part)
@@ -198,16 +249,79 @@ impl Raidz {
         if width == self.physical_width {
             return sets;
         }
-        let start = offset_bytes >> self.ashift;
-        let swap = self.parity == 1 && offset_bytes & SWAP_BIT != 0;
-        let line = |index: usize| {
-            let (row, column) = ((index / map.row_width()) as u64, (index % map.row_width()) as u64);
-            start + row * width + if swap && column < 2 { 1 - column } else { column }
-        };
+        let line = |index: usize| self.line(map, offset_bytes, width, index);
         for earlier in (width..self.physical_width).rev() {
             sets.extend(map.group_columns(|index| line(index) % earlier));
         }
         sets
+    }
+
+    /// The sector of the line that a column of a map in rows has.
+    fn line(&self, map: &StripeMap, offset_bytes: u64, width: u64, index: usize) -> u64 {
+        let swap = self.parity == 1 && offset_bytes & SWAP_BIT != 0;
+        let (row, column) = ((index / map.row_width()) as u64, (index % map.row_width()) as u64);
+        (offset_bytes >> self.ashift) + row * width + if swap && column < 2 { 1 - column } else { column }
+    }
+
+    /// The further places that the columns of a block are written to while the vdev is expanded; none of a vdev that is not.
+    #[must_use]
+    pub(crate) fn shadows(&self, map: &StripeMap, offset_bytes: u64, birth: Txg, reflow: Reflow) -> Vec<Shadow> {
+        let width = self.logical_width(birth);
+        if !self.expanding {
+            return Vec::new();
+        }
+        assert!(width < self.physical_width, "no block is as wide as a vdev that is still expanded");
+        let mut shadows = Vec::new();
+        for (column, at) in map.columns().iter().enumerate().filter(|(_, at)| at.size_bytes != 0) {
+            let row_start = (offset_bytes >> self.ashift) + (column / map.row_width()) as u64 * width;
+            let is_moved = self.is_moved(row_start, map.row_width() as u64, reflow);
+            let sector = self.line(map, offset_bytes, width, column);
+            let is_kept = |bytes: u64| sector < bytes >> self.ashift;
+            let in_scratch = is_moved && reflow.scratch_valid;
+            let wanted = [
+                (ReflowPlace::Scratch, is_kept(reflow.scratch_bytes) && !in_scratch),
+                (ReflowPlace::New, is_kept(reflow.copied_bytes) && (in_scratch || !is_moved)),
+            ];
+            for (place, _) in wanted.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+                let (child, address_bytes) = self.sector_at(sector, place);
+                // The first row stays where it is.
+                if (child, address_bytes) != (at.child, at.address_bytes) {
+                    shadows.push(Shadow { column, child, address_bytes });
+                }
+            }
+        }
+        shadows
+    }
+
+    /// A row that straddles the reflow offset is still at its old place.
+    const fn is_moved(&self, row_start: u64, row_width: u64, reflow: Reflow) -> bool {
+        row_start + row_width <= reflow.synced_bytes >> self.ashift
+    }
+
+    /// The child that a sector of the line is on, and its address there, while the vdev is expanded.
+    const fn sector_at(&self, sector: u64, place: ReflowPlace) -> (u32, u64) {
+        let children = self.children_at(place);
+        ((sector % children) as u32, ((sector / children) << self.ashift) + area_start(place))
+    }
+
+    /// The children that sectors are dealt over.
+    pub(crate) const fn children_at(&self, place: ReflowPlace) -> u64 {
+        match place {
+            ReflowPlace::Old => self.physical_width - 1,
+            ReflowPlace::Scratch | ReflowPlace::New => self.physical_width,
+        }
+    }
+
+    /// The sectors of a range of the line that a child has: index of the first in its area, and how many.
+    pub(crate) const fn sectors_of_child(&self, child: u64, line: (u64, u64), place: ReflowPlace) -> (u64, u64) {
+        let children = self.children_at(place);
+        let (first, end) = (before_child(line.0, children, child), before_child(line.1, children, child));
+        (first, end - first)
+    }
+
+    /// Sector size as a power of two.
+    pub(crate) const fn ashift(&self) -> u32 {
+        self.ashift
     }
 
     /// The map of a block as wide as the vdev: one row of tall columns.
@@ -266,11 +380,11 @@ impl Raidz {
         let mut columns = Vec::with_capacity((row_count * row_width) as usize);
         for row in 0..row_count {
             let row_start = start + row * width;
-            // A row that straddles the reflow offset is still at its old place.
-            let moved = row_start + row_width <= reflow.synced_bytes >> self.ashift;
-            let children = if moved { self.physical_width } else { self.physical_width - 1 };
-            let area_start =
-                if moved && reflow.scratch_valid { DATA_START_BYTES - BOOT_AREA_BYTES } else { DATA_START_BYTES };
+            let place = match self.is_moved(row_start, row_width, reflow) {
+                true if reflow.scratch_valid => ReflowPlace::Scratch,
+                true => ReflowPlace::New,
+                false => ReflowPlace::Old,
+            };
             for index in 0..row_width {
                 let line = row_start + index;
                 let beyond = row + 1 == row_count && spread.tall_columns != 0 && index >= spread.tall_columns;
@@ -281,9 +395,10 @@ impl Raidz {
                     Some(data) if data < spread.remainder || spread.remainder == 0 => data * row_count + row,
                     Some(data) => spread.remainder * row_count + (data - spread.remainder) * (row_count - 1) + row,
                 };
+                let (child, address_bytes) = self.sector_at(line, place);
                 columns.push(Column {
-                    child: (line % children) as u32,
-                    address_bytes: ((line / children) << self.ashift) + area_start,
+                    child,
+                    address_bytes,
                     size_bytes: if beyond { 0 } else { 1 << self.ashift },
                     block_offset_bytes: block_sector << self.ashift,
                     padding_bytes: 0,
@@ -303,6 +418,19 @@ impl Raidz {
         };
         map.checked()
     }
+}
+
+/// Where the sectors of a place begin on a child.
+pub(crate) const fn area_start(place: ReflowPlace) -> u64 {
+    match place {
+        ReflowPlace::Scratch => DATA_START_BYTES - BOOT_AREA_BYTES,
+        ReflowPlace::Old | ReflowPlace::New => DATA_START_BYTES,
+    }
+}
+
+/// Sectors of a child before a sector of the line.
+const fn before_child(sector: u64, children: u64, child: u64) -> u64 {
+    (sector + children - 1 - child) / children
 }
 
 /// Lets the parity column and the first data column of a row change places on the children.
@@ -429,7 +557,7 @@ mod tests {
 
             // The same block while the last of these expansions is running.
             let running = Raidz::new(ashift, parity, children as usize, &txgs[1..], true).unwrap();
-            let reflow = Reflow { synced_bytes: synced << ashift, scratch_valid: false };
+            let reflow = Reflow::at(synced << ashift, false);
             let map = running.map(offset, data << ashift, TXG, reflow).unwrap();
             let new_place = deal(width, children, parity, start, data, swap);
             let old_place = deal(width, children - 1, parity, start, data, swap);
@@ -499,7 +627,7 @@ mod tests {
     #[test]
     fn the_scratch_area_is_read_while_it_is_valid() {
         let raidz = Raidz::new(12, 1, 4, &[], true).unwrap();
-        let reflow = Reflow { synced_bytes: 1 << 20, scratch_valid: true };
+        let reflow = Reflow::at(1 << 20, true);
         let map = raidz.map(0, 8 * K, TXG, reflow).unwrap();
         assert!(map.columns().iter().all(|c| c.address_bytes < DATA_START_BYTES));
         assert_eq!(map.columns()[0].address_bytes, 512 * K);

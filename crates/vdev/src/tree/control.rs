@@ -22,7 +22,6 @@ use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::dtl::Dtl;
 use crate::error::VdevError;
-use crate::layout::raidz::Reflow;
 
 /// The right to change a tree. Dropped, it can be had again.
 #[derive(Debug)]
@@ -83,17 +82,14 @@ impl TreeControl {
         for (guid, txgs) in missed {
             topology.lookup(guid).expect("a leaf that lacks txgs is one of the new topology").missed.absorb(txgs);
         }
+        // What was copied through the old one may be on a leaf that the new one lacks.
+        self.common.reflow.lost();
         let retired = self.current.swap(&topology);
         self.common.root.set_guid(config.guid);
         if self.suspension().is_some() {
             self.watch_devices();
         }
         Ok(retired)
-    }
-
-    /// Says where a running raidz expansion stands, from the uberblock that the pool was opened at.
-    pub fn set_reflow(&mut self, reflow: Reflow) {
-        *self.common.reflow.write() = reflow;
     }
 
     /// Says which txgs a leaf has missed (its dirty time log). `false` if there is no such vdev.
@@ -118,6 +114,7 @@ impl TreeControl {
         match self.topology().lookup(guid).map(|node| &node.kind) {
             Some(Kind::Leaf(leaf)) => {
                 leaf.set_state(state);
+                self.common.reflow.lost();
                 true
             }
             _ => false,

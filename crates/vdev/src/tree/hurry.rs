@@ -30,7 +30,7 @@ impl Topology {
                 return children.for_each(|child| self.hurry_below(child, extent, birth, depth));
             }
             Kind::Raidz(raidz) => {
-                raidz.map(extent.address.saturating_sub(START_BYTES), extent.len, birth, *self.common.reflow.read())
+                raidz.map(extent.address.saturating_sub(START_BYTES), extent.len, birth, self.common.reflow.reflow())
             }
             Kind::Draid(draid) => draid.map(extent.address.saturating_sub(START_BYTES), extent.len),
             Kind::DraidSpare { .. } | Kind::Indirect | Kind::Hole | Kind::Missing => return,

@@ -25,8 +25,8 @@
 //! 2. Nothing is written while the pool is suspended, or another host may have it. A mend is under way like other writes, so a pool that
 //!    goes on waits for it first.
 //! 3. No mend is under way while the topology changes ([`VdevTree::pause_mends`]): a device that leaves the pool gets no late write.
-//! 4. Blocks on a raidz vdev whose expansion is running are not mended: the copy may have gone past their old place, where other blocks lie
-//!    by now. A scrub follows each expansion.
+//! 4. On a raidz vdev that is expanded a mend is a write like others ([`super::reflow`]): it goes to each place that its columns are kept at, and the copy
+//!    waits for it. What is wrong at a place that nobody reads yet is no damage: it may not have been copied.
 //!
 //! **Crash.** A part that was being written is wrong as before, or torn, or right. The other copies are not touched: each differs from the
 //! block only if it was wrong before. A mend is stable with the next flush; nobody relies on it before.
@@ -44,6 +44,7 @@ use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{Class, Notify, boxed, for_each_concurrent};
 
 use super::node::{Kind, Leaf, Node};
+use super::reflow::Flight;
 use super::write::{WriteContext, column_bytes, parity_columns};
 use super::{Depth, Extent, ReadContext, Topology, VdevTree};
 use crate::error::VdevError;
@@ -204,6 +205,8 @@ struct Part<'a> {
     bytes: Block,
     /// How many of them count; the rest is padding.
     size: usize,
+    /// It is a further place, which nobody reads yet.
+    is_shadow: bool,
 }
 
 impl VdevTree {
@@ -262,14 +265,22 @@ impl Topology {
         let (node, extent) = self.locate(mend.vdev, mend.offset_bytes, mend.size_bytes)?;
         assert_eq!(extent.len, mend.block.len() as u64, "a block that is mended fills its sectors");
         let mut parts = Vec::new();
+        let flight = self.write_flight(node, extent, mend.birth).await;
         if matches!(node.kind, Kind::Indirect) {
             for (node, extent, bytes) in self.indirect_places(mend.vdev, mend.offset_bytes, &mend.block).await? {
                 let size = bytes.len();
-                self.collect_parts(node, extent.address, bytes, size, mend.birth, Depth::START, &mut parts)?;
+                let address = extent.address;
+                if matches!(&node.kind, Kind::Raidz(raidz) if raidz.is_expanding()) {
+                    // No vdev is removed from a pool that has one.
+                    let what = format!("blocks of a removed vdev on {}, which is expanded", node.path);
+                    return Err(VdevError::Unsupported(what));
+                }
+                self.collect_parts(node, address, bytes, size, mend.birth, None, Depth::START, &mut parts)?;
             }
         } else {
             let (block, size) = (mend.block.clone(), mend.size_bytes as usize);
-            self.collect_parts(node, extent.address, block, size, mend.birth, Depth::START, &mut parts)?;
+            let birth = mend.birth;
+            self.collect_parts(node, extent.address, block, size, birth, flight.as_ref(), Depth::START, &mut parts)?;
         }
         let mended = Mutex::new(Mended::default());
         for_each_concurrent(PARTS_AT_ONCE, parts, |part| {
@@ -298,29 +309,28 @@ impl Topology {
         bytes: Block,
         size: usize,
         birth: Txg,
+        flight: Option<&Flight<'_>>,
         depth: Depth,
         into: &mut Vec<Part<'a>>,
     ) -> Result<(), VdevError> {
         let Some(depth) = depth.below() else { return Ok(()) };
         match &node.kind {
-            Kind::Leaf(leaf) => into.push(Part { node, leaf, address, bytes, size }),
+            Kind::Leaf(leaf) => into.push(Part { node, leaf, address, bytes, size, is_shadow: false }),
             Kind::Mirror => {
                 for child in &node.children {
-                    self.collect_parts(self.node(*child), address, bytes.clone(), size, birth, depth, into)?;
+                    self.collect_parts(self.node(*child), address, bytes.clone(), size, birth, flight, depth, into)?;
                 }
             }
             Kind::DraidSpare { .. } => {
                 if let Some(target) = self.spare_target(node, address) {
-                    self.collect_parts(target, address, bytes, size, birth, depth, into)?;
+                    self.collect_parts(target, address, bytes, size, birth, flight, depth, into)?;
                 }
             }
-            Kind::Raidz(raidz) if raidz.is_expanding() => {
-                let what = format!("mending blocks of {} while it is expanded", node.path);
-                return Err(VdevError::Unsupported(what));
-            }
             Kind::Raidz(_) | Kind::Draid(_) => {
-                let map = self.stripe_map(node, Extent { address, len: bytes.len() as u64 }, birth)?;
-                for (column, parity) in map.columns().iter().zip(parity_columns(&map, &bytes)?) {
+                let extent = Extent { address, len: bytes.len() as u64 };
+                let map = self.stripe_map(node, extent, birth, flight)?;
+                let shadows = self.shadows(node, extent, birth, &map, flight);
+                for (index, (column, parity)) in map.columns().iter().zip(parity_columns(&map, &bytes)?).enumerate() {
                     // A column of padding alone has nothing to be right.
                     if column.size_bytes == 0 {
                         continue;
@@ -328,7 +338,21 @@ impl Topology {
                     let Some(part) = column_bytes(column, parity, &bytes) else { continue };
                     let child = self.node(node.children[column.child as usize]);
                     let size = column.size_bytes as usize;
-                    self.collect_parts(child, column.address_bytes, part, size, birth, depth, into)?;
+                    for shadow in shadows.iter().filter(|shadow| shadow.column == index) {
+                        let (child, before) = (self.node(node.children[shadow.child as usize]), into.len());
+                        self.collect_parts(
+                            child,
+                            shadow.address_bytes,
+                            part.clone(),
+                            size,
+                            birth,
+                            flight,
+                            depth,
+                            into,
+                        )?;
+                        into[before..].iter_mut().for_each(|part| part.is_shadow = true);
+                    }
+                    self.collect_parts(child, column.address_bytes, part, size, birth, flight, depth, into)?;
                 }
             }
             Kind::Indirect | Kind::Hole | Kind::Missing => {}
@@ -338,7 +362,7 @@ impl Topology {
 
     /// Makes one part right. The bytes that were written for that; an error if it is not right now.
     async fn mend_part(&self, part: &Part<'_>, mend: &Mend) -> Result<u64, Fault> {
-        let Part { node, leaf, address, bytes, size } = part;
+        let Part { node, leaf, address, bytes, size, is_shadow } = part;
         let extent = Extent { address: *address, len: bytes.len() as u64 };
         let Some((disk, queue)) = leaf.writable_disk().filter(|_| leaf.holds(extent.address, extent.len)) else {
             return Ok(0);
@@ -356,7 +380,7 @@ impl Topology {
             },
         };
         let is_stale = node.missed.contains(mend.birth) || node.rebuilding;
-        if !is_stale && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
+        if !is_stale && !is_shadow && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
             self.report(node, extent, kind, reading);
         }
         let context = WriteContext { birth: mend.birth, class: mend.class, is_stable: false };
@@ -365,6 +389,9 @@ impl Topology {
         }
         match self.read_one(node, extent, None, reading).await {
             Ok(read) if is_right(&read) => {
+                if *is_shadow {
+                    return Ok(0);
+                }
                 node.errors.count_healed(extent.len);
                 Ok(extent.len)
             }

@@ -37,6 +37,7 @@ mod mend;
 mod mirror;
 mod node;
 mod outage;
+mod reflow;
 mod set;
 mod status;
 mod stripe;

@@ -26,6 +26,7 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::{join_all, yield_now};
 
 use super::node::{Kind, Node};
+use super::reflow::Flight;
 use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};
@@ -72,6 +73,8 @@ pub(super) struct Stripe<'a> {
     pub(super) faults: Faults,
     /// Sets of columns that one bad device would spoil.
     suspects: Suspects<'a>,
+    /// As long as columns are read, what is at their places stays there.
+    _flight: Option<Flight<'a>>,
 }
 
 /// The inputs for finding suspects, should they be needed.
@@ -188,7 +191,8 @@ impl<'a> Stripe<'a> {
         context: ReadContext<'a>,
     ) -> Result<Self, VdevError> {
         let offset_bytes = extent.address - START_BYTES;
-        let map = tree.stripe_map(node, extent, context.birth)?;
+        let flight = tree.read_flight(node);
+        let map = tree.stripe_map(node, extent, context.birth, flight.as_ref())?;
         debug_assert_eq!(map.block_bytes(), extent.len, "a stripe's columns have the whole block");
         let mut stripe = Self {
             tree,
@@ -200,6 +204,7 @@ impl<'a> Stripe<'a> {
             context,
             faults: Faults::default(),
             suspects: Suspects { kind: &node.kind, offset_bytes },
+            _flight: flight,
         };
         for column in stripe.map.columns() {
             let child = stripe.child(column);

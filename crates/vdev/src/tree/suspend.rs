@@ -755,6 +755,8 @@ impl VdevTree {
     /// Has devices take again what they may have lost, once they have answered everything else.
     async fn write_kept_again(&self, suspension: &Suspension) -> Result<(), VdevError> {
         self.quiet(suspension).await;
+        // What was copied by an expansion is not kept.
+        self.common.reflow.lost();
         let kept: Vec<UnflushedWrite> = {
             let mut state = suspension.state.lock();
             assert_eq!(state.under_way, 0, "nothing else is under way while writes are issued again (invariant 3)");

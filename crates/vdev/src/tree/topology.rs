@@ -63,15 +63,13 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
-use cenote_taskq::sync::RwLock;
 use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, mend};
+use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, mend, reflow};
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
-use crate::layout::raidz::Reflow;
 use crate::layout::{LayoutError, MAX_BLOCK_BYTES};
 use crate::mirror::{ReadPolicy, policy};
 use crate::tunables::Tunables;
@@ -109,7 +107,7 @@ pub(super) struct Common {
     pub(super) faults: FaultLog,
     /// Faults of reads whose failure was expected.
     pub(super) speculative_faults: AtomicU64,
-    pub(super) reflow: RwLock<Reflow>,
+    pub(super) reflow: reflow::Gate,
     pub(super) policy: Box<dyn ReadPolicy>,
     pub(super) tunables: Tunables,
     /// Where the time comes from; without one there are no limits on time.
@@ -134,7 +132,7 @@ impl Common {
             root: Root { guid: AtomicU64::new(root.0), errors: ErrorCounts::default() },
             faults: FaultLog::default(),
             speculative_faults: AtomicU64::new(0),
-            reflow: RwLock::new(Reflow::COMPLETE),
+            reflow: reflow::Gate::default(),
             policy: policy(tunables),
             left: clock.as_ref().map(Handle::group),
             clock,
@@ -456,6 +454,9 @@ impl Topology {
     pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext<'_>) -> Fault {
         let fault = Fault { class: Some(context.class), ..self.fault(node, extent, kind) };
         let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
+        if matches!(kind, FaultKind::Write(_)) {
+            self.common.reflow.lost();
+        }
         if let Some(damage) = context.damage.filter(|_| kind.is_damage()) {
             damage.note(node.guid);
         }

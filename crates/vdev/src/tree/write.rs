@@ -31,10 +31,12 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{boxed, join_all};
 
 use super::node::{Kind, Leaf, Node};
+use super::reflow::Flight;
 use super::{Depth, Extent, Faults, ReadContext, Topology, VdevSet, VdevTree};
 use crate::disk::Disk;
 use crate::error::VdevError;
-use crate::fault::{FaultKind, IoCause};
+use crate::fault::{Fault, FaultKind, IoCause};
+use crate::layout::raidz::{Reflow, Shadow};
 use crate::layout::{Column, LayoutError, StripeMap};
 use crate::queue::{self, Dequeued, LeafQueue, QueueClass};
 
@@ -92,6 +94,14 @@ pub(super) struct Part {
 impl Part {
     fn good() -> Self {
         Self { missed: Vec::new(), faults: Faults::default(), is_good: true }
+    }
+
+    pub(super) const fn is_good(&self) -> bool {
+        self.is_good
+    }
+
+    pub(super) fn into_faults(self) -> Vec<Fault> {
+        self.faults.0
     }
 
     /// Takes in what happened below.
@@ -336,14 +346,54 @@ impl Topology {
     }
 
     /// How a block of a raidz or draid vdev lies on its children.
-    pub(super) fn stripe_map(&self, node: &Node, extent: Extent, birth: Txg) -> Result<StripeMap, VdevError> {
+    pub(super) fn stripe_map(
+        &self,
+        node: &Node,
+        extent: Extent,
+        birth: Txg,
+        flight: Option<&Flight<'_>>,
+    ) -> Result<StripeMap, VdevError> {
         let (vdev, offset_bytes) = (node.top, extent.address - START_BYTES);
+        let reflow = flight.map_or(Reflow::COMPLETE, |flight| flight.reflow);
         match &node.kind {
-            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.common.reflow.read()),
+            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, reflow),
             Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
             _ => return Err(VdevError::NoSuchVdev(vdev)),
         }
         .map_err(|source| VdevError::BadRange { vdev, source })
+    }
+
+    /// Begins a read of a vdev; goes by where its expansion stands, if there is one.
+    pub(super) fn read_flight(&self, node: &Node) -> Option<Flight<'_>> {
+        matches!(&node.kind, Kind::Raidz(raidz) if raidz.is_expanding()).then(|| self.common.reflow.begin_read())
+    }
+
+    /// Begins a write to a vdev; waits while its sectors are copied, if it is expanded.
+    pub(super) async fn write_flight(&self, node: &Node, extent: Extent, birth: Txg) -> Option<Flight<'_>> {
+        let Kind::Raidz(raidz) = &node.kind else { return None };
+        if !raidz.is_expanding() {
+            return None;
+        }
+        let start = extent.address.saturating_sub(START_BYTES);
+        let end = start.saturating_add(raidz.psize_to_asize(extent.len, birth));
+        Some(self.common.reflow.begin_write(start..end).await)
+    }
+
+    /// The further places of a block's columns, where its vdev is expanded.
+    pub(super) fn shadows(
+        &self,
+        node: &Node,
+        extent: Extent,
+        birth: Txg,
+        map: &StripeMap,
+        flight: Option<&Flight<'_>>,
+    ) -> Vec<Shadow> {
+        match (&node.kind, flight) {
+            (Kind::Raidz(raidz), Some(flight)) => {
+                raidz.shadows(map, extent.address - START_BYTES, birth, flight.reflow)
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Writes data and parity columns, all at once.
@@ -355,21 +405,33 @@ impl Topology {
         context: WriteContext,
         depth: Depth,
     ) -> Result<Part, VdevError> {
-        let map = self.stripe_map(node, extent, context.birth)?;
+        let flight = self.write_flight(node, extent, context.birth).await;
+        let map = self.stripe_map(node, extent, context.birth, flight.as_ref())?;
         debug_assert_eq!(map.block_bytes(), block.len() as u64, "a stripe's columns have the whole block");
+        let shadows = self.shadows(node, extent, context.birth, &map, flight.as_ref());
+        let row_count = map.rows().len();
         let parity = parity_columns(&map, block)?;
         debug_assert_eq!(parity.len(), map.columns().len(), "a column is parity or data");
         let mut writes = Vec::new();
         let mut rows = Vec::new();
         for (index, (column, parity)) in map.columns().iter().zip(parity).enumerate() {
             let Some(bytes) = column_bytes(column, parity, block) else { continue };
+            // A column of padding is known without the child, so a reader of the block does not need it.
+            let is_needed = column.size_bytes > 0;
+            let row = index / map.row_width();
+            let places = shadows.iter().filter(|shadow| shadow.column == index).zip(1..);
+            for (shadow, which) in places {
+                let child = self.node(node.children[shadow.child as usize]);
+                writes.push(self.write_nested(child, shadow.address_bytes, bytes.clone(), context, depth));
+                rows.push((which * row_count + row, is_needed));
+            }
             let child = self.node(node.children[column.child as usize]);
             writes.push(self.write_nested(child, column.address_bytes, bytes, context, depth));
-            // A column of padding is known without the child, so a reader of the block does not need it.
-            rows.push((index / map.row_width(), column.size_bytes > 0));
+            rows.push((row, is_needed));
         }
         let mut all = Part::good();
-        let mut failed = vec![0_usize; map.rows().len()];
+        // Of a row as it is read now, and as it is to be read from its further places.
+        let mut failed = vec![0_usize; row_count * 3];
         for ((row, is_needed), part) in rows.into_iter().zip(join_all(writes).await) {
             failed[row] += usize::from(is_needed && !part.is_good);
             all.absorb(part);

@@ -9,6 +9,7 @@ mod modelled;
 mod nested;
 mod outage;
 mod policies;
+mod reflow;
 mod topology;
 mod tree;
 mod write;

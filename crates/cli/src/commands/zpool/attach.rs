@@ -7,9 +7,10 @@ use cenote_server::verbs::Attaching;
 
 use crate::prelude::*;
 
-/// Put a new device next to one of a pool, so that both have the same: a disk becomes a mirror, and a mirror gets a further leg.
+/// Put a new device next to one of a pool, so that both have the same: a disk becomes a mirror, and a mirror gets a further leg. Or expand a raidz by a
+/// further device.
 ///
-/// DEVICE is a path, the name that `zpool status` shows, or a guid. What the new device held is lost.
+/// DEVICE is a path, the name that `zpool status` shows (`raidz1-0` of a raidz), or a guid. What the new device held is lost.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Use the new device though it seems to be in use.
@@ -18,7 +19,7 @@ pub(crate) struct Args {
     /// Rebuild in the order of the device and without checksums: not supported yet.
     #[arg(short = 's')]
     sequential: bool,
-    /// Wait until the new device has everything.
+    /// Wait until the new device has everything, or until the expansion has ended.
     #[arg(short = 'w')]
     wait: bool,
     /// Set a property of the new device: ashift.
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     properties: Vec<String>,
     /// The pool.
     pool: String,
-    /// The device that is there.
+    /// The device that is there, or the raidz.
     #[arg(value_name = "DEVICE")]
     old: String,
     /// The new device.

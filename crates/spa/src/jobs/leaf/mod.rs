@@ -250,6 +250,11 @@ impl LeafWork {
         LeafWorkKind::ALL.into_iter().any(|kind| self.is_active(kind))
     }
 
+    /// Some work on this leaf is under way.
+    pub(crate) fn is_active_on(&self, leaf: Guid) -> bool {
+        self.active.keys().any(|(of, _)| *of == leaf)
+    }
+
     /// Notes work that is ACTIVE on disk, or will be with this txg. The round of its worker.
     pub(crate) fn begin(&mut self, key: LeafKey, vdev: VdevId, record: LeafRecord, size_bytes: u64) -> u64 {
         assert_eq!(record.state, LeafWorkState::Active, "work that begins is recorded as active");
