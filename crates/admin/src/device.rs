@@ -242,6 +242,8 @@ pub struct AttachRequest {
     pub new: NewDevice,
     /// The old one goes when the new one has everything.
     pub is_replacing: bool,
+    /// It is rebuilt in the order of the vdev, without checksums (`-s`).
+    pub is_sequential: bool,
     /// The setting `ashift`.
     pub ashift: Option<u32>,
     /// Flags and settings of the command, for the history.
@@ -279,6 +281,7 @@ impl Request for AttachRequest {
             old: self.old.guid,
             new: self.new.clone(),
             is_replacing: self.is_replacing,
+            is_sequential: self.is_sequential,
             ashift: self.ashift,
             seed: None,
         };

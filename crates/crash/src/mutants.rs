@@ -101,6 +101,7 @@ const ELSEWHERE: [&[Mutant]; 6] = [
     Mutant::OF_HOSTS,
     Mutant::OF_REPAIRS,
     Mutant::OF_REMOVALS,
+    Mutant::OF_REBUILDS,
     Mutant::OF_SCANS,
     Mutant::OF_ERROR_LOGS,
 ];

@@ -175,6 +175,10 @@ mutants! {
     HealReused = "heal-reused",
     /// Free space is initialized or trimmed though blocks are placed there meanwhile.
     TrimUnheld = "trim-unheld",
+    /// A rebuild copies ranges that may be used for other blocks meanwhile.
+    RebuildUnheld = "rebuild-unheld",
+    /// A rebuild passes over a piece of the ranges in use.
+    RebuildRangeLost = "rebuild-range-lost",
 }
 
 impl Mutant {
@@ -196,6 +200,9 @@ impl Mutant {
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
     pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::CheckpointFreed, Self::TrimUnheld];
+
+    /// Those of rebuilds, which tests of the pool find (`spa`, `rebuilt`).
+    pub const OF_REBUILDS: &[Self] = &[Self::RebuildUnheld, Self::RebuildRangeLost];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];

@@ -23,7 +23,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 191_000.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 192_000.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = until(9_000.0, 10_000.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
@@ -75,7 +75,7 @@ const ROOMS: &[(&str, Goal, Goal)] = &[
     ("Mos", held(9.0), held(4.0)),
     ("Blocks", until(9.0, 13.0), held(2.0)),
     ("Devices", until(9.0, 10.0), held(1.0)),
-    ("Jobs", until(6.0, 10.0), held(1.0)),
+    ("Jobs", until(6.0, 11.0), held(1.0)),
     ("Zil", held(2.0), held(0.0)),
     ("InTxg", held(6.0), until(11.0, 13.0)),
 ];

@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! **Need.** Some work takes time in proportion to the size of the pool or of a device: freeing a destroyed dataset, scrub, resilver, and in the future
-//! rebuild, initialize, trim, removal and expansion. No client waits for it, it must not delay changes of files, it must continue after a crash, and
+//! expansion; and rebuild, initialize, trim and removal. No client waits for it, it must not delay changes of files, it must continue after a crash, and
 //! OpenZFS must be able to continue it, as Cenote continues OpenZFS's.
 //!
 //! **One engine.** Each such work is a *job* with three parts:
@@ -60,6 +60,7 @@ pub(crate) mod error_scrub;
 pub(crate) mod evacuation;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
+pub(crate) mod rebuild;
 pub(crate) mod scan;
 
 use std::time::Duration;
@@ -77,6 +78,7 @@ use error_scrub::ErrorScrub;
 use evacuation::Evacuation;
 use freeing::FreeList;
 use leaf::LeafWork;
+use rebuild::Rebuild;
 use scan::Scan;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
@@ -88,7 +90,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
     /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `scrub`, `resilver`,
-    /// `error scrub`, `initialize`, `trim`.
+    /// `error scrub`, `initialize`, `trim`, `rebuild`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -221,6 +223,8 @@ pub(crate) struct Jobs {
     pub(crate) scan: Scan,
     /// Initialize and trim.
     pub(crate) leaf_work: LeafWork,
+    /// Sequential rebuilds.
+    pub(crate) rebuild: Rebuild,
     /// Scrub of the blocks that the error log names.
     pub(crate) error_scrub: ErrorScrub,
     /// Blocks freed in one slice at most.
@@ -239,6 +243,7 @@ impl Default for Jobs {
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
             leaf_work: LeafWork::default(),
+            rebuild: Rebuild::default(),
             discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
@@ -247,7 +252,7 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 8] {
+    fn all(&self) -> [&dyn Job; 9] {
         [
             &self.async_destroy,
             &self.free_list,
@@ -257,10 +262,11 @@ impl Jobs {
             &self.scan,
             &self.error_scrub,
             &self.leaf_work,
+            &self.rebuild,
         ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 8] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 9] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
@@ -270,6 +276,7 @@ impl Jobs {
             &mut self.scan,
             &mut self.error_scrub,
             &mut self.leaf_work,
+            &mut self.rebuild,
         ]
     }
 
@@ -280,7 +287,7 @@ impl Jobs {
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
         // These have verbs of their own, and keep their pause on disk.
-        let has_verbs = matches!(name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim");
+        let has_verbs = matches!(name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim" | "rebuild");
         let job = self.all_mut().into_iter().find(|job| job.name() == name && !has_verbs);
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }

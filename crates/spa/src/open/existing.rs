@@ -37,6 +37,7 @@ use crate::jobs::discard::Discard;
 use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::evacuation::{Evacuation, Running};
 use crate::jobs::freeing::FreeList;
+use crate::jobs::rebuild::Rebuild;
 use crate::jobs::scan::{Scan, ScanOrder};
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
@@ -323,8 +324,10 @@ impl Opening<'_> {
         blocks.removing = removing;
         let scan = Scan::open(pool.directory(), &mos, pool.txg()).await?;
         let discard = Discard::open(pool.directory(), features.count("zpool_checkpoint"), &blocks.space).await?;
+        let rebuild = Rebuild::open(&mos, &pool.vdevs().children, (pool.txg(), self.handle.now())).await;
         let jobs = Jobs {
             evacuation,
+            rebuild,
             discard,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,

@@ -80,6 +80,7 @@ mod jobs;
 mod kstat;
 mod leaf_work;
 mod memory;
+mod rebuild;
 mod root;
 mod scan;
 mod shared;
@@ -202,6 +203,7 @@ impl Pool {
             jobs: Mutex::new(syncer.jobs()),
             scan: syncer.jobs.scan.seat().clone(),
             leaf_work: syncer.jobs.leaf_work.seat.clone(),
+            rebuild: syncer.jobs.rebuild.seat.clone(),
             kstats: Kstats::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
