@@ -244,6 +244,8 @@ pub struct AttachRequest {
     pub is_replacing: bool,
     /// The old one is a raidz, and the new one a further child of it.
     pub is_expansion: bool,
+    /// It is rebuilt in the order of the vdev, without checksums (`-s`).
+    pub is_sequential: bool,
     /// The setting `ashift`.
     pub ashift: Option<u32>,
     /// Flags and settings of the command, for the history.
@@ -281,6 +283,7 @@ impl Request for AttachRequest {
             old: self.old.guid,
             new: self.new.clone(),
             is_replacing: self.is_replacing,
+            is_sequential: self.is_sequential,
             ashift: self.ashift,
             seed: None,
         };

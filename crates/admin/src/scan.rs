@@ -114,6 +114,10 @@ impl Request for ResilverRequest {
     async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
         if !users.keep_pool() {
             attend(pool);
+            // A rebuild that a command has left goes on with this one.
+            if pool.peek(|syncer| syncer.is_rebuilding()).await? {
+                return Ok(());
+            }
         }
         Ok(pool.resilver_all().await?)
     }
@@ -235,8 +239,10 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
             waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
         let is_expanded =
             waits_for(Activity::RaidzExpand) && pool.peek(|syncer| syncer.jobs().iter().any(expands)).await?;
-        let is_scanned =
-            is_scanned || waits_for(Activity::Scrub) && pool.error_scrub().await?.is_some_and(|it| are_active(&it));
+        let is_rebuilt = waits_for(Activity::Resilver) && pool.peek(|syncer| syncer.is_rebuilding()).await?;
+        let is_scanned = is_scanned
+            || is_rebuilt
+            || waits_for(Activity::Scrub) && pool.error_scrub().await?.is_some_and(|it| are_active(&it));
         let is_replaced = waits_for(Activity::Replace) && pool.peek(|syncer| syncer.is_replacing()).await?;
         let is_discarded = waits_for(Activity::Discard) && pool.peek(|syncer| syncer.is_discarding()).await?;
         if !is_scanned && !is_freed && !is_evacuated && !is_expanded && !is_worked_on && !is_replaced && !is_discarded {

@@ -96,7 +96,7 @@ fn live(number: u64, has_snapshots: bool) -> Option<(u64, String)> {
 }
 
 /// The bugs that tests of a crate find.
-const ELSEWHERE: [&[Mutant]; 10] = [
+const ELSEWHERE: [&[Mutant]; 11] = [
     Mutant::OF_STREAMS,
     Mutant::OF_HOSTS,
     Mutant::OF_REPAIRS,
@@ -105,6 +105,7 @@ const ELSEWHERE: [&[Mutant]; 10] = [
     Mutant::OF_SPLITS,
     Mutant::OF_CONDENSING,
     Mutant::OF_EXPANSIONS,
+    Mutant::OF_REBUILDS,
     Mutant::OF_SCANS,
     Mutant::OF_ERROR_LOGS,
 ];

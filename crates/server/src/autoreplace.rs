@@ -32,7 +32,14 @@ pub(crate) async fn replace_absent(pool: &Pool) -> Result<Vec<String>> {
         let Ok(device) = pool.handle().open_alone(Path::new(&path), LOCK_PATIENCE).await else { continue };
         let is_file = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
         let disk = DiskSpec { disk: Disk::whole(device), path: path.clone(), is_file };
-        let options = AttachOptions { old, new: NewDevice::Disk(disk), is_replacing: true, ashift: None, seed: None };
+        let options = AttachOptions {
+            old,
+            new: NewDevice::Disk(disk),
+            is_replacing: true,
+            is_sequential: false,
+            ashift: None,
+            seed: None,
+        };
         match pool.attach_device(options).await {
             Ok(_) => replaced.push(path),
             // It is too small, or its sectors are too large.

@@ -195,9 +195,10 @@ impl Writing {
             }
             let verb = match job.name {
                 "error scrub" => "scrub -e",
+                "rebuild" => "resilver",
                 name => name,
             };
-            if matches!(job.name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim") {
+            if matches!(job.name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim" | "rebuild") {
                 session.advise(format!(
                     "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {verb}'",
                     job.name

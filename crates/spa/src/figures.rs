@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::{DmuError, Object, Zap};
+use cenote_dmu::{DmuError, Object, Objset, Zap};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::brt::BrtVdevPhys;
 use cenote_format::ddt::{self, DdtStat, parse_histogram};
-use cenote_format::dsl::{ErrorScrubPhys, ScanFunction, ScanPhys, pool_directory};
+use cenote_format::dsl::{ErrorScrubPhys, RebuildPhys, RebuildState, ScanFunction, ScanPhys, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
@@ -105,6 +105,16 @@ pub struct Checkpoint {
     pub time_s: u64,
 }
 
+/// The record of a top-level vdev's last rebuild; none where there was none, or it cannot be read.
+pub(crate) async fn rebuild_of(mos: &Objset, top: &VdevConfig) -> Option<RebuildPhys> {
+    if top.top_zap == ObjectId(0) {
+        return None;
+    }
+    let zap = Zap::open(mos.object(top.top_zap).await.ok()?).await.ok()?;
+    let words: Vec<u64> = zap.lookup(RebuildPhys::ENTRY.as_bytes()).await.ok()??.integers().collect();
+    RebuildPhys::from_words(&words).ok().filter(|phys| phys.state != RebuildState::NONE)
+}
+
 impl View {
     async fn entry(&self, name: &str) -> Result<Option<Object>, SpaError> {
         self.directory_object(name).await
@@ -157,6 +167,16 @@ impl View {
         let words: Vec<u64> = value.integers().collect();
         let scan = ScanPhys::from_words(&words);
         scan.map(Some).map_err(|error| self.error(error))
+    }
+
+    /// The last sequential rebuilds of top-level vdevs, where there were some.
+    #[boxed]
+    pub async fn rebuilds(&self) -> Vec<(&VdevConfig, RebuildPhys)> {
+        let mut found = Vec::new();
+        for top in &self.vdevs().children {
+            found.extend(rebuild_of(self.mos(), top).await.map(|phys| (top, phys)));
+        }
+        found
     }
 
     /// The last scrub of errors, if there was one.

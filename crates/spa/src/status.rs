@@ -1,6 +1,6 @@
 //! The health of a pool, as `zpool status` judges it.
 
-use cenote_format::dsl::{ScanFunction, ScanState};
+use cenote_format::dsl::{RebuildState, ScanFunction, ScanState};
 use cenote_taskq::boxed;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
@@ -13,7 +13,7 @@ const FEATURES_VERSION: u64 = 5000;
 /// The conditions that need attention, the most urgent first. Only one is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// A resilver is under way.
+    /// A resilver, or a sequential rebuild, is under way.
     Resilvering,
     /// Devices with sectors larger than their vdevs', which can be read and not be written.
     CoarseSectors,
@@ -77,6 +77,9 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
         && scan.function == ScanFunction::RESILVER
         && scan.state == ScanState::SCANNING
     {
+        return Ok(Some(Condition::Resilvering));
+    }
+    if pool.rebuilds().await.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE) {
         return Ok(Some(Condition::Resilvering));
     }
     let of_devices = device_condition(devices);

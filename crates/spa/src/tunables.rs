@@ -126,6 +126,12 @@ cenote_kstat::tunables! {
         zfs_resilver_disable_defer: bool = false, "", Switch, AtOpen;
         /// A resilver that has done less than this begins anew for a device that comes back; otherwise the device waits.
         zfs_resilver_defer_percent: u64 = 10, "%", Number(0, 100), AtOpen;
+        /// Bytes of a vdev that a sequential rebuild takes at once; the last txg is kept while they are copied.
+        zfs_rebuild_vdev_limit: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 32), AtOpen;
+        /// Sequential rebuilds stand still; for tests.
+        zfs_scan_suspend_progress: bool = false, "", Switch, AtOpen;
+        /// A sequential rebuild is followed by a scrub, which checks what it has copied.
+        zfs_rebuild_scrub_enabled: bool = true, "", Switch, AtOpen;
         /// A scrub or resilver reads blocks as it comes to them, and not in the order of their places.
         zfs_scan_legacy: bool = false, "", Switch, AtOpen;
         /// Blocks that are gathered to be sorted take one part in so many of four times the cache's memory at most, and 1 MiB at least.

@@ -189,6 +189,10 @@ mutants! {
     L2arcKept = "l2arc-kept",
     /// The space that a txg freed is trimmed as soon as that txg is on disk.
     AutotrimEarly = "autotrim-early",
+    /// A rebuild copies ranges that may be used for other blocks meanwhile.
+    RebuildUnheld = "rebuild-unheld",
+    /// A rebuild passes over a piece of the ranges in use.
+    RebuildRangeLost = "rebuild-range-lost",
 }
 
 impl Mutant {
@@ -213,6 +217,9 @@ impl Mutant {
 
     /// Those of cache devices, which their tests find (`l2arc`).
     pub const OF_CACHES: &[Self] = &[Self::L2arcStale, Self::L2arcKept];
+
+    /// Those of rebuilds, which tests of the pool find (`spa`, `rebuilt`).
+    pub const OF_REBUILDS: &[Self] = &[Self::RebuildUnheld, Self::RebuildRangeLost];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];

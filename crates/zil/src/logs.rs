@@ -122,6 +122,12 @@ impl Logs {
         self.shared.writers.lock().values().any(|writer| writer.uses_vdev(vdev))
     }
 
+    /// Blocks of logs in use that are allocated, and on no device yet as far as is known: they may be written at any time.
+    #[must_use]
+    pub fn unwritten(&self) -> Vec<Blkptr> {
+        self.shared.writers.lock().values().flat_map(|writer| writer.unwritten()).collect()
+    }
+
     /// Called in the sync of a txg: begins a chain, and returns its first block; `None` if there is no space. `has_xattrs`: the log may
     /// have records of extended attributes.
     #[boxed]

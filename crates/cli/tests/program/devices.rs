@@ -46,7 +46,6 @@ fn steps(images: &Images, is_served: bool) {
         (&["offline", "mine", "0.img"][..], "cannot offline 0.img: no valid replicas"),
         (&["offline", "mine", "nothing"], "cannot offline nothing: no such device in pool"),
         (&["detach", "mine", "0.img"], "cannot detach 0.img: only applicable to mirror and replacing vdevs"),
-        (&["attach", "-s", "mine", "0.img", &x], "not supported yet: -s"),
         (&["attach", "mine", "0.img", &own], "0.img is busy"),
     ] {
         let refused = images.refused("zpool", words);
@@ -102,6 +101,15 @@ fn waited(images: &Images) {
     images.run("zpool", &["replace", "-w", "mine", "x", &z]);
     assert!(tree(images).starts_with("mirror-0 0.img z") && !status().contains("DEGRADED"), "{}", status());
     images.run("zpool", &["wait", "-t", "replace,resilver,discard", "mine"]);
+    // In the order of the vdev, and checked by a scrub afterwards.
+    for (old, new, name) in [("z", &x, "x"), ("x", &z, "z")] {
+        images.run("zpool", &["replace", "-s", "-w", "mine", old, new]);
+        assert!(tree(images).starts_with(&format!("mirror-0 0.img {name}")), "{}", status());
+        let told = status();
+        assert!(told.contains("scan: resilvered (mirror-0) ") && told.contains("scan: scrub "), "{told}");
+    }
+    images.run("zpool", &["wait", "mine"]);
+    assert!(!status().contains("DEGRADED"), "{}", status());
     let guid = || images.run("zpool", &["get", "-H", "-o", "value", "guid", "mine"]).trim().to_owned();
     let before = guid();
     images.run("zpool", &["reguid", "mine"]);

@@ -22,6 +22,7 @@ mod deadlist;
 mod dir;
 mod pool;
 mod property;
+mod rebuild;
 mod scan;
 
 pub use bookmark::{BookmarkFlags, BookmarkPhys, RedactBlock, RedactionListPhys};
@@ -31,6 +32,7 @@ pub use deadlist::DeadlistPhys;
 pub use dir::{DirFlags, DslDirPhys, dir_field};
 pub use pool::pool_directory;
 pub use property::{PropertyEntry, split_property};
+pub use rebuild::{RebuildPhys, RebuildState};
 pub use scan::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, ZBookmark};
 
 #[cfg(test)]

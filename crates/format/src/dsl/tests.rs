@@ -34,6 +34,7 @@ word_structs_round_trip! {
     deadlists_round_trip: DeadlistPhys;
     bookmarks_round_trip: BookmarkPhys;
     scans_round_trip: ScanPhys;
+    rebuilds_round_trip: RebuildPhys;
     error_scrubs_round_trip: ErrorScrubPhys;
 }
 
@@ -55,6 +56,7 @@ fn fields_lie_where_other_implementations_look() {
     assert_eq!((dataset.deadlist, dataset.guid), (ObjectId(1), Guid(2)));
     assert_eq!((dataset.next_clones, dataset.user_refs), (ObjectId(3), ObjectId(4)));
     assert_eq!(ScanPhys::FIELDS_SIZE_BYTES, 24 * 8);
+    assert_eq!(RebuildPhys::FIELDS_SIZE_BYTES, 12 * 8);
     assert_eq!(BookmarkPhys::FIELDS_SIZE_BYTES, 12 * 8);
 }
 

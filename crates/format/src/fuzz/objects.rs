@@ -9,7 +9,7 @@ use crate::bptree::{BptreeEntry, BptreePhys};
 use crate::brt::{self, BrtVdevPhys};
 use crate::ddt::{DdtCopies, DdtKey, DdtLogHeader, DdtLogRecord, DdtLogRecords, DdtPacked, DdtPhys, parse_histogram};
 use crate::dsl::{
-    BookmarkPhys, CryptoKeyPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys, ErrorScrubPhys, RedactBlock,
+    BookmarkPhys, CryptoKeyPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys, ErrorScrubPhys, RebuildPhys, RedactBlock,
     RedactionListPhys, ScanPhys, split_property,
 };
 use crate::endian::Endian;
@@ -155,7 +155,7 @@ pub fn dsl(bytes: &[u8]) {
             }
         )*};
     }
-    round_trip! { DslDirPhys DslDatasetPhys DeadlistPhys BookmarkPhys ScanPhys ErrorScrubPhys BptreePhys BptreeEntry }
+    round_trip! { DslDirPhys DslDatasetPhys DeadlistPhys BookmarkPhys ScanPhys ErrorScrubPhys RebuildPhys BptreePhys BptreeEntry }
     for order in ORDERS {
         if let Ok(list) = RedactionListPhys::parse(bytes, order) {
             assert_eq!(RedactionListPhys::parse(&list.emit(order), order).as_ref(), Ok(&list));

@@ -288,6 +288,24 @@ impl Allocator {
     /// # Errors
     /// A metaslab has to be loaded first.
     pub fn next_in_use(&self, vdev: VdevId, from: u64) -> Result<Option<Range<u64>>, AllocError> {
+        self.next_by(vdev, from, Metaslab::next_in_use)
+    }
+
+    /// The first range from an offset on that the last txg on disk uses, within one metaslab. While no txg is being synced: then what later txgs have
+    /// allocated is known.
+    ///
+    /// # Errors
+    /// A metaslab has to be loaded first.
+    pub fn next_on_disk(&self, vdev: VdevId, from: u64) -> Result<Option<Range<u64>>, AllocError> {
+        self.next_by(vdev, from, Metaslab::next_on_disk)
+    }
+
+    fn next_by(
+        &self,
+        vdev: VdevId,
+        from: u64,
+        next: impl Fn(&Metaslab, u64) -> Option<Range<u64>>,
+    ) -> Result<Option<Range<u64>>, AllocError> {
         let metaslabs = self.vdevs.get(&vdev).into_iter().flat_map(|vdev| &vdev.metaslabs);
         for metaslab in metaslabs.filter(|metaslab| metaslab.range().end > from) {
             // One that never had a block has no map, and needs no load.
@@ -297,7 +315,7 @@ impl Allocator {
             if !metaslab.is_loaded() {
                 return Err(AllocError::NeedsLoad(metaslab.id()));
             }
-            if let Some(range) = metaslab.next_in_use(from) {
+            if let Some(range) = next(metaslab, from) {
                 return Ok(Some(range));
             }
         }

@@ -461,9 +461,22 @@ impl Metaslab {
     /// be used yet. `None` where it is not loaded, or nothing is in use.
     #[must_use]
     pub(crate) fn next_in_use(&self, from: u64) -> Option<Range<u64>> {
+        self.next_outside(from, &[])
+    }
+
+    /// The same without what no txg on disk has yet. While no txg is being synced.
+    #[must_use]
+    pub(crate) fn next_on_disk(&self, from: u64) -> Option<Range<u64>> {
+        let [first, second, third, fourth] = &self.allocating;
+        self.next_outside(from, &[first, second, third, fourth])
+    }
+
+    /// The next range that is neither free, nor freed, nor in one of these sets.
+    fn next_outside(&self, from: u64, more: &[&RangeTree]) -> Option<Range<u64>> {
         let free = self.free_space()?;
         self.next_beside(from, || {
-            [free, &self.held, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees())
+            let own = [free, &self.held, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees());
+            own.chain(more.iter().copied())
         })
     }
 

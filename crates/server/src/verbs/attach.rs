@@ -27,6 +27,8 @@ pub struct Attaching {
     pub new: Option<String>,
     /// The old one goes when the new one has everything.
     pub is_replacing: bool,
+    /// It is rebuilt in the order of the vdev, without checksums.
+    pub is_sequential: bool,
     /// The folder in which the command was given.
     pub folder: PathBuf,
     /// Settings: `ashift=N`.
@@ -133,12 +135,23 @@ impl Attaching {
         let is_raidz = |top: &VdevConfig| top.guid == old.guid && matches!(top.kind, VdevKind::Raidz { .. });
         let is_expansion = !self.is_replacing && leaves.children.iter().any(is_raidz);
         let mut words: Vec<String> = self.force.then(|| "-f".to_owned()).into_iter().collect();
+        words.extend(self.is_sequential.then(|| "-s".to_owned()));
         words.extend(self.waits.then(|| "-w".to_owned()));
         words.extend(self.properties.iter().flat_map(|setting| ["-o".to_owned(), setting.clone()]));
-        let (pool, is_replacing) = (self.pool.clone(), self.is_replacing);
-        let waits = self.waits;
-        let request =
-            AttachRequest { pool, old, new_word: word, new, is_replacing, is_expansion, ashift, words, waits };
+        let Self { is_replacing, is_sequential, waits, .. } = self;
+        let pool = self.pool.clone();
+        let request = AttachRequest {
+            pool,
+            old,
+            new_word: word,
+            new,
+            is_replacing,
+            is_expansion,
+            is_sequential,
+            ashift,
+            words,
+            waits,
+        };
         session.carry_out(&request).await?;
         session.devices_added(&paths);
         CacheFile::of_user()?.update(|pools| {

@@ -54,6 +54,7 @@ use cenote_vdev::tree::VdevTree;
 
 use crate::admin::examine::Which;
 use crate::admin::offline::{no_replicas, no_such_device};
+use crate::jobs::rebuild::RebuildPlan;
 use crate::open::spares_l2cache::{AuxKind, remove_listed, spare_label};
 use crate::open::vdevs::{DiskSpec, ashift_of, refuse};
 use crate::pool::Pool;
@@ -83,6 +84,8 @@ pub struct AttachOptions {
     pub new: NewDevice,
     /// The old one goes when the new one has everything.
     pub is_replacing: bool,
+    /// It is rebuilt in the order of the vdev, without checksums, instead of resilvered.
+    pub is_sequential: bool,
     /// Sectors for which the new device is made; as it says if not given.
     pub ashift: Option<u32>,
     /// The seed of the guids; drawn by the machine if not given.
@@ -102,6 +105,7 @@ pub(super) struct Attachment {
     pub(super) label: Option<NvList>,
     /// The pool's vdevs when it was planned.
     pub(super) before: NvList,
+    pub(super) is_sequential: bool,
     /// For the pool's history.
     pub(super) event: String,
     /// The new device is a further child of a raidz.
@@ -141,7 +145,10 @@ impl Pool {
             let cannot = |error| refuse(format!("{} cannot be labelled: {error}", plan.disk.path()));
             initialize(&plan.disk, label).await.map_err(cannot)?;
         }
-        self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await
+        let entered = self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await;
+        let (txg, rebuild) = entered?;
+        self.begin_rebuilds(rebuild);
+        Ok(txg)
     }
 
     /// Takes a leg of a mirror, or a side of a replacement or of a spare in use, out of the pool while it is in use. When this is done its
@@ -207,7 +214,7 @@ impl Syncer {
     /// Finds out whether a device can have a place; changes nothing.
     async fn plan_attachment(&self, options: AttachOptions) -> Result<Attachment, SpaError> {
         self.check_no_checkpoint()?;
-        let AttachOptions { old: old_guid, new, is_replacing, ashift, seed } = options;
+        let AttachOptions { old: old_guid, new, is_replacing, is_sequential, ashift, seed } = options;
         let root_vdev = &self.devices.root_vdev;
         let Some(((ancestors, old), (_, top))) = root_vdev.vdev(old_guid).zip(root_vdev.top_of(old_guid)) else {
             return Err(self.device(old_guid).await.err().unwrap_or_else(no_such_device));
@@ -247,6 +254,10 @@ impl Syncer {
             (true, true) => VdevKind::Spare,
             (true, false) => VdevKind::Replacing,
         };
+        match is_sequential {
+            true => self.check_rebuild(top, parent)?,
+            false => self.refuse_rebuild()?,
+        }
         ashift_fits(&spec, ashift, top)?;
         let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
         let mut leaf = NvList::new();
@@ -284,6 +295,7 @@ impl Syncer {
             leaf,
             label: labels.pop().and_then(|leaf| leaf.config).filter(|_| !is_spare),
             before: root_vdev.tree().clone(),
+            is_sequential,
             event,
             is_expansion: false,
         })
@@ -307,16 +319,16 @@ impl Syncer {
     }
 
     /// Makes an attachment part of the open txg.
-    async fn enter_attachment(&mut self, plan: Attachment) -> Result<Txg, SpaError> {
+    async fn enter_attachment(&mut self, plan: Attachment) -> Result<(Txg, Option<RebuildPlan>), SpaError> {
         if *self.devices.root_vdev.tree() != plan.before {
             return Err(SpaError::refused(Refusal::Busy, "the pool's vdevs have changed meanwhile: try again"));
         }
         if plan.is_expansion {
-            return self.begin_expansion(plan).await;
+            return Ok((self.begin_expansion(plan).await?, None));
         }
         let (txg, guid) = (self.txg, plan.guid);
         let mut leaf = plan.leaf;
-        leaf.push("resilver_txg", txg.0);
+        leaf.push(if plan.is_sequential { "rebuild_txg" } else { "resilver_txg" }, txg.0);
         let all = self.vdev_zaps().await?;
         if let Some(all) = &all {
             let zap = Zap::create_object(&self.mos.objset, txg, DmuType::ZAP_METADATA, &[]).await?.id();
@@ -332,14 +344,18 @@ impl Syncer {
         self.devices.tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
         drop(paused);
         self.devices.root_vdev = next;
-        self.jobs.scan.is_resilver_wanted = true;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
         let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
         self.devices.found.leaves.insert(guid, found);
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
-        Ok(txg)
+        let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
+        let Some(vdev) = rebuilt else {
+            self.jobs.scan.is_resilver_wanted = true;
+            return Ok((txg, None));
+        };
+        Ok((txg, Some(self.start_rebuild(vdev).await?)))
     }
 
     /// Makes a detachment part of the open txg.
@@ -408,11 +424,13 @@ impl Syncer {
             .config
             .leaves()
             .into_iter()
-            .filter(|leaf| leaf.resilver_txg.is_some() && self.has_all(leaf.guid))
+            .filter(|leaf| leaf.resilver_txg.or(leaf.rebuild_txg).is_some() && self.has_all(leaf.guid))
             .map(|leaf| leaf.guid)
             .collect();
         for guid in whole {
             self.devices.root_vdev.clear_field(guid, "resilver_txg")?;
+            self.devices.root_vdev.clear_field(guid, "rebuild_txg")?;
+            self.devices.tree.rebuild_ended(guid);
             self.vdevs_changed().await?;
         }
         while let Some(guids) = self.find_finished() {

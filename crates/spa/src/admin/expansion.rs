@@ -97,6 +97,7 @@ impl Syncer {
             leaf,
             label: labels.pop().and_then(|leaf| leaf.config),
             before: root_vdev.tree().clone(),
+            is_sequential: false,
             is_expansion: true,
         })
     }

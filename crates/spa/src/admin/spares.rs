@@ -90,7 +90,8 @@ impl Pool {
             let spares = self.look(move |syncer| Box::pin(async move { syncer.spares_for(old).await })).await?;
             for spare in spares {
                 let new = NewDevice::Spare(spare);
-                let options = AttachOptions { old, new, is_replacing: true, ashift: None, seed: None };
+                let options =
+                    AttachOptions { old, new, is_replacing: true, is_sequential: false, ashift: None, seed: None };
                 match self.attach_device(options).await {
                     Ok(_) => {
                         used.push(spare);

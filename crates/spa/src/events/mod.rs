@@ -428,6 +428,12 @@ impl Events {
         });
     }
 
+    /// A sequential rebuild of a top-level vdev begins or ends.
+    pub(crate) fn rebuild(&self, name: &str, vdev: Guid) {
+        let state = ereport::state(LeafState::Online);
+        self.post_event("sysevent", name, Some((vdev, state)), |list| list.push("resilver_type", "sequential"));
+    }
+
     /// A leaf is used again, as far as its errors go.
     pub(crate) fn cleared(&self, leaf: Guid) {
         self.sysevent("vdev_clear", Some((leaf, ereport::state(LeafState::Online))));

@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! **Need.** Some work takes time in proportion to the size of the pool or of a device: freeing a destroyed dataset, scrub, resilver, and in the future
-//! rebuild, initialize, trim, removal and expansion. No client waits for it, it must not delay changes of files, it must continue after a crash, and
+//! expansion; and rebuild, initialize, trim and removal. No client waits for it, it must not delay changes of files, it must continue after a crash, and
 //! OpenZFS must be able to continue it, as Cenote continues OpenZFS's.
 //!
 //! **One engine.** Each such work is a *job* with three parts:
@@ -62,6 +62,7 @@ pub(crate) mod evacuation;
 pub(crate) mod expansion;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
+pub(crate) mod rebuild;
 pub(crate) mod scan;
 
 use std::time::Duration;
@@ -81,6 +82,7 @@ use evacuation::Evacuation;
 use expansion::Expansion;
 use freeing::FreeList;
 use leaf::LeafWork;
+use rebuild::Rebuild;
 use scan::Scan;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
@@ -92,7 +94,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
     /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `condense`, `raidz_expand`, `scrub`,
-    /// `resilver`, `error scrub`, `initialize`, `trim`.
+    /// `resilver`, `error scrub`, `initialize`, `trim`, `rebuild`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -229,6 +231,8 @@ pub(crate) struct Jobs {
     pub(crate) scan: Scan,
     /// Initialize and trim.
     pub(crate) leaf_work: LeafWork,
+    /// Sequential rebuilds.
+    pub(crate) rebuild: Rebuild,
     /// Scrub of the blocks that the error log names.
     pub(crate) error_scrub: ErrorScrub,
     /// Blocks freed in one slice at most.
@@ -249,6 +253,7 @@ impl Default for Jobs {
             condensing: Condensing::default(),
             expansion: Expansion::default(),
             leaf_work: LeafWork::default(),
+            rebuild: Rebuild::default(),
             discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
@@ -257,7 +262,7 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 9] {
+    fn all(&self) -> [&dyn Job; 11] {
         [
             &self.async_destroy,
             &self.free_list,
@@ -269,10 +274,11 @@ impl Jobs {
             &self.scan,
             &self.error_scrub,
             &self.leaf_work,
+            &self.rebuild,
         ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 9] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 11] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
@@ -284,6 +290,7 @@ impl Jobs {
             &mut self.scan,
             &mut self.error_scrub,
             &mut self.leaf_work,
+            &mut self.rebuild,
         ]
     }
 
@@ -294,7 +301,7 @@ impl Jobs {
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
         // These have verbs of their own, and keep their pause on disk.
-        let has_verbs = matches!(name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim");
+        let has_verbs = matches!(name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim" | "rebuild");
         let job = self.all_mut().into_iter().find(|job| job.name() == name && !has_verbs);
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }

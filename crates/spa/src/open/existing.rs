@@ -39,6 +39,7 @@ use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::evacuation::{Evacuation, Running};
 use crate::jobs::expansion::{self, BYTES_COPIED, Expansion};
 use crate::jobs::freeing::FreeList;
+use crate::jobs::rebuild::Rebuild;
 use crate::jobs::scan::{Scan, ScanOrder};
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::owner::KERNEL_POOLS;
@@ -345,9 +346,11 @@ impl Opening<'_> {
         blocks.removing = removing;
         let scan = Scan::open(pool.directory(), &mos, pool.txg()).await?;
         let discard = Discard::open(pool.directory(), features.count("zpool_checkpoint"), &blocks.space).await?;
+        let rebuild = Rebuild::open(&mos, &pool.vdevs().children, (pool.txg(), self.handle.now())).await;
         let jobs = Jobs {
             evacuation,
             expansion,
+            rebuild,
             discard,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,

@@ -40,6 +40,7 @@ impl Pool {
             if syncer.has_work() {
                 shared.want_txg();
             }
+            self.begin_rebuilds(syncer.rebuild_plans());
         }
         drop(slot);
         shared.go_on_healing();

@@ -81,6 +81,7 @@ mod jobs;
 mod kstat;
 mod leaf_work;
 mod memory;
+mod rebuild;
 mod root;
 mod scan;
 mod shared;
@@ -204,6 +205,7 @@ impl Pool {
             jobs: Mutex::new(syncer.jobs()),
             scan: syncer.jobs.scan.seat().clone(),
             leaf_work: syncer.jobs.leaf_work.seat.clone(),
+            rebuild: syncer.jobs.rebuild.seat.clone(),
             kstats: Kstats::default(),
             caches,
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),

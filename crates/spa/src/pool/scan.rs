@@ -130,6 +130,7 @@ impl Pool {
     pub async fn resilver_all(&self) -> Result<(), SpaError> {
         self.change(|syncer| {
             Box::pin(async move {
+                syncer.refuse_rebuild()?;
                 let is_deferred = syncer.mos.features.count("resilver_defer") > 0;
                 syncer.jobs.scan.is_restart_wanted = is_deferred && syncer.jobs.scan.is_running();
                 syncer.jobs.scan.is_resilver_wanted = true;

@@ -25,6 +25,7 @@ use crate::failmode::FailMode;
 use crate::inuse::InUse;
 use crate::jobs::JobStatus;
 use crate::jobs::leaf::Seat;
+use crate::jobs::rebuild::RebuildSeat;
 use crate::jobs::scan::ScanSeat;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
@@ -83,6 +84,8 @@ pub(super) struct Shared {
     pub(super) scan: ScanSeat,
     /// Where workers on leaves meet the sync.
     pub(super) leaf_work: Seat,
+    /// Where workers of rebuilds meet the sync.
+    pub(super) rebuild: RebuildSeat,
     /// Its statistics.
     pub(super) kstats: Kstats,
     /// The second level of its cache.

@@ -149,6 +149,7 @@ impl Shared {
         self.scan.close();
         self.caches.shut();
         self.leaf_work.close();
+        self.rebuild.close();
         self.txgs.fail(TxgFailure::LetGo);
         self.withdraw();
         // A task that has the slot lets go of it, and then the pool's tasks end, and all goes with them.
@@ -182,6 +183,7 @@ impl Shared {
     pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
         self.scan.close();
         self.leaf_work.close();
+        self.rebuild.close();
         self.caches.close().await;
         // If this fails, the next steps fail too.
         drop(self.wait_logs_freed().await);

@@ -95,6 +95,7 @@ pub(crate) mod multihost;
 pub(crate) mod obsolete;
 mod phases;
 mod preload;
+pub(crate) mod rebuild;
 pub(crate) mod removed;
 pub(crate) mod rooms;
 mod scan;
@@ -258,12 +259,12 @@ impl Syncer {
         self.jobs.is_freeing()
     }
 
-    /// True while workers are at work: a scrub, of errors too, or a resilver is under way and not paused, or a leaf is initialized or trimmed.
+    /// True while workers are at work: a scrub, of errors too, or a resilver is under way and not paused, or a leaf is initialized, trimmed or rebuilt.
     #[must_use]
     pub fn is_scanned(&self) -> bool {
         let (scan, errors) = (&self.jobs.scan, &self.jobs.error_scrub);
         let is_scan = scan.is_running() && !scan.is_paused() || errors.is_running() && !errors.is_paused();
-        is_scan || self.jobs.leaf_work.is_any_active()
+        is_scan || self.jobs.leaf_work.is_any_active() || self.jobs.rebuild.is_active()
     }
 
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.

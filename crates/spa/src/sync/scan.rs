@@ -76,6 +76,7 @@ impl Syncer {
             }
             return Err(busy(phys.function == ScanFunction::RESILVER));
         }
+        self.refuse_rebuild()?;
         self.refuse_error_scrub()?;
         let min_txg = match since {
             ScrubSince::Ever => Txg(0),
@@ -113,6 +114,7 @@ impl Syncer {
         if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
             return Err(busy(phys.function == ScanFunction::RESILVER));
         }
+        self.refuse_rebuild()?;
         if self.mos.features.count("head_errlog") == 0 {
             return Err(SpaError::unsupported(
                 "a scrub of errors in a pool without the feature head_errlog; 'zpool scrub' reads all blocks",
@@ -168,7 +170,7 @@ impl Syncer {
         self.in_txg().log_errors(txg, entry).await;
     }
 
-    async fn start_scan(&mut self, function: ScanFunction, range: (Txg, Txg)) -> Result<(), SpaError> {
+    pub(super) async fn start_scan(&mut self, function: ScanFunction, range: (Txg, Txg)) -> Result<(), SpaError> {
         let to_examine_bytes = {
             let vdevs: Vec<_> = self.devices.root_vdev.tops().map(|(vdev, _)| vdev).collect();
             self.blocks
@@ -227,6 +229,10 @@ impl Syncer {
 
     /// Begins a resilver where one is needed and none covers it.
     async fn resilver_if_needed(&mut self) -> Result<(), SpaError> {
+        // A resilver comes after it, for all that leaves lack by then.
+        if self.jobs.rebuild.is_active() {
+            return Ok(());
+        }
         let is_steady = !self.is_failing();
         let scan = &mut self.jobs.scan;
         let is_more = scan.is_more_missed && is_steady;
@@ -361,7 +367,7 @@ impl Syncer {
     }
 
     /// Has a leaf lack these txgs, and no others.
-    async fn replace_dtl(&mut self, txg: Txg, guid: Guid, left: Dtl) -> Result<(), SpaError> {
+    pub(super) async fn replace_dtl(&mut self, txg: Txg, guid: Guid, left: Dtl) -> Result<(), SpaError> {
         let leaf = self.devices.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
         let dtl = leaf.map_or(ObjectId(0), |leaf| leaf.dtl);
         self.devices.tree.set_dtl(guid, left.clone());

@@ -71,6 +71,7 @@ impl Syncer {
         );
         let has_changed = self.make_late(txg).await?;
         let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
+        self.settle_rebuilds().await?;
         self.settle_scan(has_changed).await?;
         self.settle_leaf_work().await?;
         self.note_scan();

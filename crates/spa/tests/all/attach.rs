@@ -41,7 +41,7 @@ async fn tops(pool: &Pool) -> String {
 
 async fn options(handle: &Handle, machine: &Machine, old: Guid, new: usize, is_replacing: bool) -> AttachOptions {
     let new = NewDevice::Disk(disk(handle, &machine.paths[new]).await.unwrap());
-    AttachOptions { old, new, is_replacing, ashift: Some(12), seed: None }
+    AttachOptions { old, new, is_replacing, is_sequential: false, ashift: Some(12), seed: None }
 }
 
 /// Attaches a disk, or has it replace another.
@@ -310,8 +310,14 @@ fn a_spare_takes_a_place_and_is_a_spare_again_or_stays() {
                 async |pool: &Pool| pool.view(&ImportOptions::default()).await.unwrap().spares().await.unwrap();
             let spare = spares(&pool).await[0].guid;
             let old = leaf_of(&pool, "/disk0").await;
-            let with =
-                |old| AttachOptions { old, new: NewDevice::Spare(spare), is_replacing: true, ashift: None, seed: None };
+            let with = |old| AttachOptions {
+                old,
+                new: NewDevice::Spare(spare),
+                is_replacing: true,
+                is_sequential: false,
+                ashift: None,
+                seed: None,
+            };
             pool.attach_device(with(old)).await.unwrap();
             assert_eq!(tops(&pool).await, "mirror[spare[disk0 disk2] disk1]", "{what}");
             assert_refused(pool.attach_device(with(leaf_of(&pool, "/disk1").await)).await, "is busy");
@@ -355,8 +361,14 @@ fn a_spare_goes_when_its_device_is_back_or_was_replaced() {
             let spare = pool.view(&ImportOptions::default()).await.unwrap().spares().await.unwrap()[0].guid;
             let old = leaf_of(&pool, "/disk0").await;
             pool.offline_device(old, Offline::default()).await.unwrap();
-            let options =
-                AttachOptions { old, new: NewDevice::Spare(spare), is_replacing: true, ashift: None, seed: None };
+            let options = AttachOptions {
+                old,
+                new: NewDevice::Spare(spare),
+                is_replacing: true,
+                is_sequential: false,
+                ashift: None,
+                seed: None,
+            };
             pool.attach_device(options).await.unwrap();
             resilver(&machine, &pool, 1, 2).await;
             assert_eq!(pool.finish_replacing().await.unwrap(), 0);

@@ -41,7 +41,16 @@ async fn raidz_of(pool: &Pool) -> Guid {
 async fn widen(handle: &Handle, machine: &Machine, pool: &Pool, new: usize) -> Result<(), SpaError> {
     let old = raidz_of(pool).await;
     let new = NewDevice::Disk(disk(handle, &machine.paths[new]).await.unwrap());
-    pool.attach_device(AttachOptions { old, new, is_replacing: false, ashift: Some(12), seed: None }).await.map(drop)
+    pool.attach_device(AttachOptions {
+        old,
+        new,
+        is_replacing: false,
+        is_sequential: false,
+        ashift: Some(12),
+        seed: None,
+    })
+    .await
+    .map(drop)
 }
 
 fn is_expanding(pool: &Pool) -> bool {

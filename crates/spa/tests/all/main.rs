@@ -27,6 +27,7 @@ mod made;
 mod maps;
 mod multihost;
 mod offline;
+mod rebuilt;
 mod reguid;
 mod removed;
 mod reopened;

@@ -34,7 +34,6 @@ fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Nod
         children: Vec::new(),
         errors: Arc::default(),
         missed: Arc::default(),
-        rebuilding: config.rebuild_txg.is_some(),
         is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
         load: Arc::new(Load::new(false, 1)),
         shared: None,
@@ -211,6 +210,7 @@ impl Builder<'_> {
                 node.load = before.load.clone();
             }
         }
+        node.missed.set_rebuilding(config.rebuild_txg.is_some());
         self.nodes.push(node);
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
         if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {

@@ -109,6 +109,11 @@ impl TreeControl {
         }
     }
 
+    /// The sequential rebuild onto a leaf, or onto a distributed spare, has ended with it whole.
+    pub fn rebuild_ended(&mut self, guid: Guid) {
+        self.topology().lookup(guid).inspect(|node| node.missed.set_rebuilding(false));
+    }
+
     /// Changes whether a leaf is used. `false` if there is no such leaf.
     pub fn set_leaf_state(&mut self, guid: Guid, state: LeafState) -> bool {
         match self.topology().lookup(guid).map(|node| &node.kind) {

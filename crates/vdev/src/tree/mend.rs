@@ -379,7 +379,7 @@ impl Topology {
                 _ => return Ok(0),
             },
         };
-        let is_stale = node.missed.contains(mend.birth) || node.rebuilding;
+        let is_stale = node.missed.contains(mend.birth) || node.is_rebuilding();
         if !is_stale && !is_shadow && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
             self.report(node, extent, kind, reading);
         }

@@ -55,8 +55,6 @@ pub(super) struct Node {
     pub(super) children: Vec<NodeIndex>,
     pub(super) errors: Arc<ErrorCounts>,
     pub(super) missed: Arc<Missed>,
-    /// A sequential rebuild onto it has not finished: it may lack any block.
-    pub(super) rebuilding: bool,
     /// It is a replacing or a spare: a mirror for as long as its first child is being replaced.
     pub(super) is_replacing: bool,
     /// How busy it is and how it answers, where it is one of several.
@@ -66,6 +64,11 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A sequential rebuild onto it has not finished: it may lack any block.
+    pub(super) fn is_rebuilding(&self) -> bool {
+        self.missed.is_rebuilding.load(Ordering::Acquire)
+    }
+
     /// The counts of its device, if it is a leaf that has one.
     pub(super) fn stats(&self) -> Option<&IoStats> {
         match &self.kind {
@@ -94,9 +97,15 @@ impl Node {
 pub(super) struct Missed {
     any: AtomicBool,
     txgs: RwLock<Dtl>,
+    /// A sequential rebuild onto the leaf has not finished.
+    is_rebuilding: AtomicBool,
 }
 
 impl Missed {
+    pub(super) fn set_rebuilding(&self, is_rebuilding: bool) {
+        self.is_rebuilding.store(is_rebuilding, Ordering::Release);
+    }
+
     pub(super) fn set(&self, txgs: Dtl) {
         let any = !txgs.is_empty();
         *self.txgs.write() = txgs;

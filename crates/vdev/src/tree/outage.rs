@@ -105,7 +105,7 @@ impl Topology {
     /// that stands for one. It is not relied on while a leaf is gone that no spare stands for.
     fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> Dtl {
         let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return Dtl::all() };
-        if spare.rebuilding || without.contains(&spare.guid) {
+        if spare.is_rebuilding() || without.contains(&spare.guid) {
             return Dtl::all();
         }
         let mut lacks = spare.missed.get();
@@ -131,7 +131,7 @@ impl Topology {
     fn leaves_below<'a>(&'a self, node: &'a Node, leaves: &mut Vec<(&'a Node, &'a Leaf)>, is_spared: &mut bool) {
         match &node.kind {
             Kind::Leaf(leaf) => leaves.push((node, leaf)),
-            Kind::DraidSpare { draid: Some(_), .. } => *is_spared |= !node.rebuilding,
+            Kind::DraidSpare { draid: Some(_), .. } => *is_spared |= !node.is_rebuilding(),
             _ => node.children.iter().for_each(|child| self.leaves_below(self.node(*child), leaves, is_spared)),
         }
     }

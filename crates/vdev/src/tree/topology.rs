@@ -434,7 +434,7 @@ impl Topology {
                 node.children.iter().filter(lacks).count() > node.dispensable_children()
             }
             Kind::DraidSpare { .. } => {
-                node.rebuilding
+                node.is_rebuilding()
                     || node.missed.contains(birth)
                     || self
                         .spare_target(node, address)

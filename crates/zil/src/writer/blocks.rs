@@ -216,6 +216,11 @@ impl Blocks {
         self.is_ours
     }
 
+    /// Blocks that are allocated, and on no device yet as far as is known.
+    pub(super) fn unwritten(&self) -> impl Iterator<Item = Blkptr> {
+        self.held.iter().filter(|held| held.state != State::FlushDone).map(|held| held.pointer)
+    }
+
     /// Whether a block is on a vdev.
     pub(super) fn are_on(&self, vdev: VdevId) -> bool {
         self.held.iter().any(|held| held.pointer.dvas().any(|dva| dva.vdev == vdev))

@@ -217,6 +217,11 @@ impl LogWriter {
         self.blocks.lock().are_on(vdev)
     }
 
+    /// Blocks that are allocated, and on no device yet as far as is known.
+    pub(crate) fn unwritten(&self) -> Vec<Blkptr> {
+        self.blocks.lock().unwritten().collect()
+    }
+
     /// Whether no block of the log is left.
     pub(crate) fn is_over(&self) -> bool {
         self.blocks.lock().is_over()

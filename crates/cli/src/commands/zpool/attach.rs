@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use cenote_server::verbs::Attaching;
 
 use crate::prelude::*;
@@ -16,7 +15,7 @@ pub(crate) struct Args {
     /// Use the new device though it seems to be in use.
     #[arg(short = 'f')]
     force: bool,
-    /// Rebuild in the order of the device and without checksums: not supported yet.
+    /// Copy to the new device in the order of the vdev, without checksums, and scrub the pool then: for mirrors and draid.
     #[arg(short = 's')]
     sequential: bool,
     /// Wait until the new device has everything, or until the expansion has ended.
@@ -39,14 +38,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.sequential {
-        bail!("not supported yet: -s, rebuilding without checksums; without it the new device is resilvered");
-    }
     let attaching = Attaching {
         pool: args.pool,
         old: args.old,
         new: Some(args.new),
         is_replacing: false,
+        is_sequential: args.sequential,
         folder: args.folder,
         properties: args.properties,
         force: args.force,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cenote_dsl::property::Value;
-use cenote_format::dsl::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_format::dsl::{ErrorScrubPhys, RebuildPhys, RebuildState, ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_format::ids::VdevId;
 use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
@@ -29,6 +29,8 @@ fn duration(seconds: u64) -> String {
 pub(super) struct Scanned {
     scan: Option<ScanPhys>,
     error_scrub: Option<ErrorScrubPhys>,
+    /// The last sequential rebuilds, with the names of their vdevs.
+    rebuilds: Vec<(String, RebuildPhys)>,
     checkpoint: Option<(Checkpoint, u64)>,
     /// Bytes that a discarded checkpoint has left.
     discarding: Option<u64>,
@@ -214,12 +216,14 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         true => Some(view.space().await?.figures().checkpoint_bytes),
         false => None,
     };
+    let rebuilds = view.pool.rebuilds().await.into_iter().map(|(top, phys)| (top.display_name(), phys)).collect();
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
     Ok(Scanned {
         scan,
         error_scrub,
+        rebuilds,
         checkpoint,
         discarding,
         removal,
@@ -237,8 +241,13 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let error_scrub = error_scrub_after(scanned);
     // A scrub of errors takes the place of the scrub before it, and stands beside a resilver.
     let shown = scan.filter(|scan| scan.function != ScanFunction::SCRUB || error_scrub.is_none());
+    let shows_rebuilds = are_rebuilds_shown(scanned);
+    let shown = shown.filter(|scan| scan.function != ScanFunction::RESILVER || !shows_rebuilds);
     text.extend(error_scrub.map(|scrub| error_scrub_text(scrub, scanned.now_s, time)));
     text.extend(shown.and_then(|scan| scan_line(scan, scanned, time)));
+    for (name, rebuild) in scanned.rebuilds.iter().filter(|_| shows_rebuilds) {
+        text.push_str(&rebuild_text(name, rebuild, scanned.is_in_use, time));
+    }
     text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
     text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
     if let Some((checkpoint, bytes)) = &scanned.checkpoint {
@@ -253,6 +262,58 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
         text.push_str(&format!("checkpoint: discarding, {} remaining.\n", nicenum(bytes)));
     }
     text
+}
+
+/// Of the last resilver and the last rebuilds the later is shown, or what is under way.
+fn are_rebuilds_shown(scanned: &Scanned) -> bool {
+    let resilver = scanned.scan.filter(|scan| scan.function == ScanFunction::RESILVER);
+    let is_resilvering = resilver.is_some_and(|scan| scan.state == ScanState::SCANNING);
+    let is_rebuilding = scanned.rebuilds.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE);
+    let end = scanned.rebuilds.iter().map(|(_, rebuild)| rebuild.end_time).max().unwrap_or(0);
+    !is_resilvering && (is_rebuilding || end > resilver.map_or(0, |scan| scan.end_time))
+}
+
+/// A rebuild, in OpenZFS's words.
+fn rebuild_text(name: &str, rebuild: &RebuildPhys, is_in_use: bool, time: TimeText) -> String {
+    /// Below this rate there is no estimate.
+    const RATE_MIN: u64 = 10 << 20;
+    let (start, end) = (time(rebuild.start_time, CTIME), time(rebuild.end_time, CTIME));
+    let (scanned, all) = (rebuild.scanned_bytes, rebuild.estimated_bytes);
+    let rebuilt = nicebytes(rebuild.rebuilt_bytes);
+    match rebuild.state {
+        RebuildState::COMPLETE => format!(
+            "  scan: resilvered ({name}) {rebuilt} in {} with {} errors on {end}\n",
+            duration(rebuild.scan_time_ms / 1000),
+            rebuild.error_count
+        ),
+        RebuildState::CANCELED => format!("  scan: resilver ({name}) canceled on {end}\n"),
+        RebuildState::ACTIVE => {
+            let rate = |bytes: u64| match bytes / (rebuild.scan_time_ms + 1) * 1000 {
+                rate if is_in_use => rate,
+                _ => 0,
+            };
+            let at = |bytes: u64| match rate(bytes) {
+                0 => String::new(),
+                rate => format!(" at {}/s", nicebytes(rate)),
+            };
+            let percent = (scanned as f64 * 100.0 / (all as f64 + 1.0)).min(100.0);
+            let left = match rate(scanned) {
+                rate if rate >= RATE_MIN && all >= scanned => format!("{} to go", duration((all - scanned) / rate)),
+                _ => "no estimated completion time".to_owned(),
+            };
+            format!(
+                "  scan: resilver ({name}) in progress since {start}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{rebuilt} resilvered, \
+                 {percent:.2}% done, {left}\n",
+                nicebytes(scanned),
+                nicebytes(all),
+                at(scanned),
+                nicebytes(rebuild.issued_bytes),
+                nicebytes(all),
+                at(rebuild.issued_bytes)
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// The scrub of errors, if it began after the last scrub.
@@ -536,6 +597,35 @@ mod tests {
         ] {
             assert_eq!(error_scrub_text(&scrub(state, paused), 120, time), text);
         }
+    }
+
+    #[test]
+    fn rebuilds_have_openzfs_s_lines() {
+        let time = |seconds: u64, _: &str| format!("@{seconds}");
+        let rebuild = |state| RebuildPhys {
+            state,
+            start_time: 100,
+            end_time: 190,
+            scan_time_ms: 1999,
+            scanned_bytes: 64 << 20,
+            issued_bytes: 64 << 20,
+            rebuilt_bytes: 32 << 20,
+            estimated_bytes: 128 << 20,
+            ..RebuildPhys::default()
+        };
+        let text = |state, is_in_use| rebuild_text("mirror-0", &rebuild(state), is_in_use, time);
+        assert_eq!(
+            text(RebuildState::COMPLETE, true),
+            "  scan: resilvered (mirror-0) 32M in 00:00:01 with 0 errors on @190\n"
+        );
+        assert_eq!(text(RebuildState::CANCELED, true), "  scan: resilver (mirror-0) canceled on @190\n");
+        assert_eq!(
+            text(RebuildState::ACTIVE, true),
+            "  scan: resilver (mirror-0) in progress since @100\n\t64M / 128M scanned at 32.0M/s, 64M / 128M issued at 32.0M/s\n\t32M resilvered, \
+             50.00% done, 00:00:02 to go\n"
+        );
+        assert!(text(RebuildState::ACTIVE, false).ends_with("50.00% done, no estimated completion time\n"));
+        assert_eq!(text(RebuildState::NONE, true), "");
     }
 
     #[test]

@@ -1,0 +1,333 @@
+//! Goal: a new leaf that is rebuilt has all that it should, whatever is written and freed meanwhile and wherever the power goes, and no leaf that has missed
+//! something is copied from. Method: simulated disks, blocks written meanwhile, every block read from the new disk alone or with parity, and `zdb`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cenote_dmu::Zap;
+use cenote_format::dsl::{RebuildPhys, RebuildState, ScanFunction, ScanState, pool_directory};
+use cenote_format::ids::Txg;
+use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::*;
+use cenote_sim::{Machine, disk};
+use cenote_spa::{AttachOptions, ImportOptions, NewDevice, Offline, Pool, ScrubSince, SpaError, TopKind};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
+use cenote_taskq::{Handle, Rng, Runtime};
+
+use crate::offline::{assert_refused, leaf_of, vdevs, zdb};
+
+const DRAID1: Layout = &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)];
+const DRAID2: Layout = &[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)];
+const RAIDZ: Layout = &[(TopKind::Raidz { parity: 1 }, 3)];
+const SPARED: Layout = &[(TopKind::Draid { parity: 1, data: Some(2), spares: 1 }, 5)];
+
+/// A layout, its disks, whether a disk is replaced, and other disks that the pool can do without in the end.
+type Case = (Layout, usize, bool, &'static [usize]);
+
+const CASES: [Case; 6] = [
+    (&[(TopKind::Single, 1)], 1, false, &[0]),
+    (&[(TopKind::Mirror, 2)], 2, false, &[0, 1]),
+    (&[(TopKind::Mirror, 2)], 2, true, &[1]),
+    (DRAID1, 4, true, &[2]),
+    (DRAID2, 6, true, &[1, 5]),
+    (SPARED, 5, true, &[3]),
+];
+
+async fn change(pool: &Pool, seed: u64, txgs: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..txgs {
+        let head = pool.open_head("written").await.unwrap();
+        let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+        change_head(pool, &pool.root().unwrap(), &mut rng).await.unwrap();
+        drop((tx, head));
+        pool.sync().await.unwrap();
+    }
+}
+
+/// Small pieces, so that there are many.
+async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
+    opened_pool(handle, paths, import_with(&["zfs_rebuild_vdev_limit=1048576"])).await.unwrap()
+}
+
+async fn filled(handle: &Handle, machine: &Machine, (layout, ..): Case, seed: u64) -> Pool {
+    let pool = live(handle, machine, layout, small()).await;
+    change(&pool, seed, 6).await;
+    pool.export().await.unwrap();
+    open_again(handle, &machine.paths).await
+}
+
+/// The disk that gets a new one: in the small draid with a spare, the first has nothing but spare space.
+fn old_of(layout: Layout) -> usize {
+    usize::from(layout == SPARED)
+}
+
+/// Attaches the last disk to the first, or has it replace it.
+async fn attach(
+    handle: &Handle,
+    machine: &Machine,
+    pool: &Pool,
+    (layout, _, is_replacing, _): Case,
+) -> Result<Txg, SpaError> {
+    let old = leaf_of(pool, &format!("/disk{}", old_of(layout))).await;
+    let new = NewDevice::Disk(disk(handle, machine.paths.last().unwrap()).await.unwrap());
+    let options = AttachOptions { old, new, is_replacing, is_sequential: true, ashift: Some(12), seed: None };
+    pool.attach_device(options).await
+}
+
+/// The record of the first vdev's rebuild.
+async fn recorded(pool: &Pool) -> RebuildPhys {
+    let view = pool.view(&ImportOptions::default()).await.unwrap();
+    let zap = Zap::open(view.mos().object(view.vdevs().children[0].top_zap).await.unwrap()).await.unwrap();
+    let words: Vec<u64> = zap.lookup(RebuildPhys::ENTRY.as_bytes()).await.unwrap().unwrap().integers().collect();
+    RebuildPhys::from_words(&words).unwrap()
+}
+
+async fn feature_count(pool: &Pool) -> u64 {
+    let view = pool.view(&ImportOptions::default()).await.unwrap();
+    let counts = view.feature_counts(pool_directory::FEATURES_FOR_WRITE).await.unwrap();
+    counts.get("org.openzfs:device_rebuild").copied().unwrap_or(0)
+}
+
+async fn is_over(pool: &Pool) -> bool {
+    !pool.peek(|syncer| syncer.is_rebuilding() || syncer.is_replacing()).await.unwrap()
+}
+
+async fn wait(handle: &Handle, pool: &Pool) {
+    for _ in 0..600 {
+        handle.sleep(Duration::from_millis(100)).await;
+        if is_over(pool).await {
+            return;
+        }
+    }
+    panic!("the rebuild does not end: {:?}", recorded(pool).await);
+}
+
+/// Asserts that a new disk has everything: the pool is whole, and whole without others.
+async fn assert_rebuilt(
+    handle: &Handle,
+    machine: &Machine,
+    pool: Pool,
+    (layout, count, is_replacing, others): Case,
+    what: &str,
+) {
+    let missing = |pool: &Pool| {
+        let tree = pool.tree().unwrap();
+        pool.tree()
+            .unwrap()
+            .leaf_states()
+            .into_iter()
+            .any(|(leaf, _)| !tree.lacks_of(leaf, &[].into()).unwrap().is_empty())
+    };
+    assert!(!missing(&pool), "{what}: no leaf lacks anything");
+    assert!(vdevs(&pool).await.leaves().iter().all(|leaf| leaf.rebuild_txg.is_none()), "{what}: nothing is marked");
+    assert_eq!(feature_count(&pool).await, 0, "{what}");
+    pool.export().await.unwrap();
+    let without = |gone: &[usize]| -> Vec<PathBuf> {
+        let is_there = |at: &usize| !gone.contains(at) && !(is_replacing && *at == old_of(layout));
+        (0..=count).filter(is_there).map(|at| machine.paths[at].clone()).collect()
+    };
+    let (_, report) = check(handle, &without(&[])).await;
+    assert_clean(&report, what);
+    let (_, report) = check(handle, &without(others)).await;
+    assert_eq!(report.error_count, 0, "{what} without {others:?}: {report}");
+    zdb(machine, what);
+}
+
+/// The test that is run once more with bugs.
+const BUSY: &str = "rebuilt::a_new_leaf_has_all_that_it_should";
+
+#[test]
+fn a_new_leaf_has_all_that_it_should() {
+    for seed in seeds(12) {
+        let case = CASES[seed as usize % CASES.len()];
+        let (layout, count, ..) = case;
+        let what = format!("rebuilt, seed {seed}, {layout:?}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine =
+            machine_of(&runtime, count + 1, if seed % 2 == 0 { Latency::default() } else { cenote_sim::slow() });
+        runtime.block_on(async {
+            let pool = filled(&handle, &machine, case, seed).await;
+            attach(&handle, &machine, &pool, case).await.unwrap();
+            assert_eq!((recorded(&pool).await.state, feature_count(&pool).await), (RebuildState::ACTIVE, 1), "{what}");
+            for more in 0..60 {
+                change(&pool, seed * 1000 + more, 1).await;
+                if is_over(&pool).await {
+                    break;
+                }
+                handle.sleep(Duration::from_millis(30)).await;
+            }
+            wait(&handle, &pool).await;
+            let record = recorded(&pool).await;
+            assert_eq!((record.state, record.error_count), (RebuildState::COMPLETE, 0), "{what}");
+            assert!(record.rebuilt_bytes > 0 && record.scanned_bytes > 0, "{what}: {record:?}");
+            let scan = pool.scan().await.unwrap().expect("a scrub checks it");
+            assert_eq!((scan.function, scan.state), (ScanFunction::SCRUB, ScanState::SCANNING), "{what}");
+            assert_rebuilt(&handle, &machine, pool, case, &what).await;
+        });
+    }
+}
+
+#[test]
+fn bugs_of_rebuilds_are_seen() {
+    for mutant in cenote_taskq::mutant::Mutant::OF_REBUILDS.iter().map(|mutant| mutant.name()) {
+        let told = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([BUSY, "--exact", "--nocapture"])
+            .env_remove(cenote_testkit::PART_VARIABLE)
+            .env(cenote_sim::MUTANT_VARIABLE, mutant)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && text.contains("rebuilt, seed"), "{mutant}: {text}");
+    }
+}
+
+/// Cut, exported and opened again, it ends as if nothing had been.
+#[test]
+fn a_rebuild_that_is_cut_ends_like_one_that_is_not() {
+    for seed in seeds(18) {
+        let case = CASES[seed as usize % CASES.len()];
+        let (layout, count, ..) = case;
+        let what = format!("rebuilt after cuts, seed {seed}, {layout:?}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count + 1, cenote_sim::slow());
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let mut pool = filled(&handle, &machine, case, seed).await;
+            attach(&handle, &machine, &pool, case).await.unwrap();
+            let mut before = 0;
+            for round in 0..4 {
+                handle.sleep(Duration::from_millis(rng.below(120))).await;
+                change(&pool, seed * 10 + round, 1).await;
+                let record = recorded(&pool).await;
+                if record.state != RebuildState::ACTIVE {
+                    break;
+                }
+                assert!(record.last_offset_bytes >= before, "{what}: it goes forward");
+                before = record.last_offset_bytes;
+                if rng.chance(1, 3) {
+                    pool.export().await.unwrap();
+                } else {
+                    cut(&handle, &machine, if rng.chance(1, 2) { Crash::Random } else { Crash::Torn }).await;
+                    drop(pool);
+                }
+                pool = open_again(&handle, &machine.paths).await;
+            }
+            wait(&handle, &pool).await;
+            assert_eq!(recorded(&pool).await.state, RebuildState::COMPLETE, "{what}");
+            assert_rebuilt(&handle, &machine, pool, case, &what).await;
+        });
+    }
+}
+
+/// OpenZFS's #18405, #18414: another leaf misses something meanwhile. It is copied from no more, and a resilver takes over.
+#[test]
+fn nothing_is_copied_from_a_leaf_that_has_missed_something() {
+    for seed in seeds(8) {
+        let case = CASES[[1, 2, 3, 4][seed as usize % 4]];
+        let (layout, count, ..) = case;
+        let what = format!("second fault, seed {seed}, {layout:?}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count + 1, cenote_sim::slow());
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = filled(&handle, &machine, case, seed).await;
+            attach(&handle, &machine, &pool, case).await.unwrap();
+            handle.sleep(Duration::from_millis(rng.below(60))).await;
+            let second = leaf_of(&pool, "/disk1").await;
+            let is_away = rng.chance(1, 2);
+            if is_away {
+                pool.offline_device(second, Offline::default()).await.unwrap();
+                change(&pool, seed + 100, 2).await;
+                pool.online_device(second, Vec::new()).await.unwrap();
+            } else {
+                // Some writes fail, twice each.
+                machine.disks[1].set_faults(|request, _| match request.kind {
+                    RequestKind::Write => Fault::Error(std::io::ErrorKind::Other),
+                    _ => Fault::None,
+                });
+                change(&pool, seed + 100, 1).await;
+                machine.disks[1].clear_faults();
+            }
+            change(&pool, seed + 200, 3).await;
+            for _ in 0..600 {
+                if !pool.peek(|syncer| syncer.is_rebuilding()).await.unwrap() {
+                    break;
+                }
+                handle.sleep(Duration::from_millis(100)).await;
+            }
+            pool.sync().await.unwrap();
+            let record = recorded(&pool).await;
+            assert_ne!(record.state, RebuildState::ACTIVE, "{what}");
+            let lacking = pool.tree().unwrap().rebuild_targets(cenote_format::ids::VdevId(0));
+            if !lacking.is_empty() {
+                let scan = pool.scan().await.unwrap();
+                let scan = scan.expect("a resilver takes over");
+                assert_eq!((scan.function, scan.state), (ScanFunction::RESILVER, ScanState::SCANNING), "{what}");
+            }
+            pool.export().await.unwrap();
+            crate::offline::assert_readable(&handle, &machine.paths, &what).await;
+        });
+    }
+}
+
+#[test]
+fn a_rebuild_and_scans_exclude_each_other() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+        change(&pool, 5, 4).await;
+        pool.export().await.unwrap();
+        let still = import_with(&["zfs_scan_suspend_progress=1"]);
+        let pool = opened_pool(&handle, &machine.paths[..2], still).await.unwrap();
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let old = leaf_of(&pool, "/disk0").await;
+        let with = async |at: usize, is_sequential| AttachOptions {
+            old,
+            new: NewDevice::Disk(disk(&handle, &machine.paths[at]).await.unwrap()),
+            is_replacing: false,
+            is_sequential,
+            ashift: Some(12),
+            seed: None,
+        };
+        pool.attach_device(with(2, true).await).await.unwrap();
+        assert_eq!(pool.scan().await.unwrap().unwrap().state, ScanState::CANCELED, "the scrub has ended");
+        assert_refused(pool.scrub(ScrubSince::Ever).await, "currently sequentially resilvering");
+        assert_refused(pool.resilver_all().await, "currently sequentially resilvering");
+        assert_refused(pool.attach_device(with(3, false).await).await, "currently sequentially resilvering");
+        let first = recorded(&pool).await;
+        pool.attach_device(with(3, true).await).await.unwrap();
+        let second = recorded(&pool).await;
+        assert!(second.max_txg > first.max_txg && second.last_offset_bytes == 0, "it begins anew: {second:?}");
+        assert_eq!(feature_count(&pool).await, 1);
+        // Both new legs go: it is given up.
+        for path in ["/disk2", "/disk3"] {
+            let leaf = leaf_of(&pool, path).await;
+            pool.detach_device(leaf).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        assert_eq!((recorded(&pool).await.state, feature_count(&pool).await), (RebuildState::CANCELED, 0));
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        pool.stop_scan().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_raidz_is_not_rebuilt() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, RAIDZ, small()).await;
+        assert_refused(
+            attach(&handle, &machine, &pool, (RAIDZ, 3, true, &[])).await,
+            "only mirror and dRAID vdevs support",
+        );
+        pool.export().await.unwrap();
+    });
+}
