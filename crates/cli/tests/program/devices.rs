@@ -193,7 +193,7 @@ fn expanded(images: &mut Images, is_served: bool) {
 fn made_raidz() -> Images {
     let images = made(&["raidz1"], 3);
     let source = tempfile::tempdir().unwrap();
-    // What cannot be compressed.
+    // Bytes that cannot be compressed.
     let mut state = 1_u64;
     let noise = std::iter::repeat_with(|| {
         state ^= state << 13;

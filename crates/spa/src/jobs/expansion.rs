@@ -241,7 +241,7 @@ impl Running {
         Ok(Some(during))
     }
 
-    /// What of a batch is in use.
+    /// The part of a batch that is in use.
     async fn listed(&self, rooms: &InTxg<'_>, range: &Range<u64>) -> Result<Vec<Range<u64>>, SpaError> {
         let (mut listed, mut at) = (Vec::new(), range.start);
         while let Some(taken) = rooms.next_taken(self.vdev, at).await?.filter(|taken| taken.start < range.end) {
@@ -265,7 +265,7 @@ impl Running {
             }
             let mut batch = batch.clone();
             let mut listed = self.listed(rooms, &batch.range).await?;
-            // What is copied twice counts once.
+            // A piece that is copied twice counts once.
             let is_counted = batch.to == ReflowPlace::New;
             batch.in_use_bytes = if is_counted { listed.iter().map(|range| range.end - range.start).sum() } else { 0 };
             if mutant::is(Mutant::ReflowOffsetAhead) {

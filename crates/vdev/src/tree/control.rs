@@ -82,7 +82,7 @@ impl TreeControl {
         for (guid, txgs) in missed {
             topology.lookup(guid).expect("a leaf that lacks txgs is one of the new topology").missed.absorb(txgs);
         }
-        // What was copied through the old one may be on a leaf that the new one lacks.
+        // Data that was copied through the old one may be on a leaf that the new one lacks.
         self.common.reflow.lost();
         let retired = self.current.swap(&topology);
         self.common.root.set_guid(config.guid);

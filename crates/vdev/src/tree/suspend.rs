@@ -755,7 +755,7 @@ impl VdevTree {
     /// Has devices take again what they may have lost, once they have answered everything else.
     async fn write_kept_again(&self, suspension: &Suspension) -> Result<(), VdevError> {
         self.quiet(suspension).await;
-        // What was copied by an expansion is not kept.
+        // The data that an expansion copied is not kept.
         self.common.reflow.lost();
         let kept: Vec<UnflushedWrite> = {
             let mut state = suspension.state.lock();

@@ -167,7 +167,7 @@ fn every_block_can_be_read_at_each_step_of_an_expansion() {
     }
 }
 
-/// What would be overwritten next is what nobody reads: the picture of `reflow_limit_bytes`, by counting.
+/// The sectors that would be overwritten next are those that nobody reads: the picture of `reflow_limit_bytes`, by counting.
 #[test]
 fn no_copy_up_to_the_limit_overwrites_a_row_that_has_not_moved() {
     for old in 2_u64..12 {
