@@ -42,7 +42,7 @@ use std::collections::BTreeSet;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{Rng, boxed};
+use cenote_taskq::{Class, Rng, boxed};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::dtl::Dtl;
@@ -57,7 +57,7 @@ use crate::open::vdevs::refuse;
 use crate::pool::Pool;
 use crate::sync::Syncer;
 use crate::sync::vdev_changes::LeafUse;
-use crate::sync::vdev_config::set;
+use crate::sync::vdev_config::{RootVdev, set};
 use crate::{FoundLeaf, FoundPool, ImportOptions, PropertyValue, Refusal, SpaError};
 
 /// The mark of a pool that is being split, and its list of guids (`ZPOOL_CONFIG_SPLIT`, `ZPOOL_CONFIG_SPLIT_LIST`).
@@ -133,6 +133,12 @@ impl Pool {
     /// was, and legs that were taken out of it are back. The pool is closed or suspended.
     #[boxed]
     pub async fn split(&self, options: SplitOptions) -> Result<Vec<Guid>, SpaError> {
+        // It goes on when the caller goes away: a pool is not left in the middle.
+        let pool = self.clone();
+        self.handle().spawn(Class::Issue, async move { pool.split_now(options).await }).await?
+    }
+
+    async fn split_now(&self, options: SplitOptions) -> Result<Vec<Guid>, SpaError> {
         self.examine_devices(Which::All).await?;
         let logs = self.look(|syncer| Box::pin(async move { syncer.log_devices() })).await?;
         // They are used again when this is dropped.
@@ -279,7 +285,8 @@ impl Syncer {
             drop(paused);
             self.devices.root_vdev = next;
             self.devices.found.leaves.insert(guid, FoundLeaf { uberblocks: Vec::new(), ..found });
-            self.note_dtls(self.txg, 1, [(guid, noted)].into()).await?;
+            // Noted by the sync: a refusal changes nothing of the MOS.
+            self.devices.root_vdev.unnoted.entry(guid).or_default().absorb(&noted);
         }
         self.jobs.scan.is_resilver_wanted = true;
         Ok(())
@@ -298,6 +305,9 @@ impl Syncer {
         let mut next = self.devices.root_vdev.clone();
         let (mut maps, mut zaps) = (Vec::new(), Vec::new());
         for guid in legs {
+            if !next.can_part_with(*guid) {
+                continue;
+            }
             let Some((_, leaf)) = next.vdev(*guid) else { continue };
             maps.push(leaf.dtl);
             zaps.push(leaf.leaf_zap);
@@ -313,7 +323,7 @@ impl Syncer {
         for name in names {
             self.record_event("detach", &format!("vdev={name}"), None).await?;
         }
-        assert!(legs.iter().all(|guid| self.devices.root_vdev.vdev(*guid).is_none()), "a leg is of one pool");
+        debug_assert!(legs.iter().all(|guid| !self.devices.root_vdev.can_part_with(*guid)), "a leg is of one pool");
         self.vdevs_changed().await
     }
 
@@ -355,7 +365,7 @@ impl Syncer {
     pub(crate) async fn settle_split(&mut self) -> Result<(), SpaError> {
         let list = self.devices.old_config.list(MARK).map(|mark| mark.u64s(LIST).unwrap_or_default().to_vec());
         let Some(list) = list else { return Ok(()) };
-        let legs = list.into_iter().map(Guid).filter(|guid| self.can_part_with(*guid));
+        let legs = list.into_iter().map(Guid).filter(|guid| self.devices.root_vdev.can_part_with(*guid));
         let legs: Vec<Guid> = legs.collect();
         let found = &self.devices.found;
         if legs.iter().any(|guid| found.split_off.contains(guid)) {
@@ -372,10 +382,12 @@ impl Syncer {
         self.notes.push("a split was interrupted, and its devices are not there: nothing is decided".to_owned());
         Ok(())
     }
+}
 
+impl RootVdev {
     /// True for a leaf of the pool that a mirror can be without.
     fn can_part_with(&self, guid: Guid) -> bool {
-        let leaf = self.devices.root_vdev.vdev(guid);
+        let leaf = self.vdev(guid);
         leaf.is_some_and(|(above, leaf)| {
             let mirror = above.last().filter(|above| above.kind == VdevKind::Mirror && above.children.len() > 1);
             leaf.kind.is_leaf() && mirror.is_some()

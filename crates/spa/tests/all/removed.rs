@@ -496,6 +496,7 @@ fn a_log_device_goes_offline_and_comes_back() {
             pool.offline_device(guid, how).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             let state = |pool: &Pool| crate::health::leaf(&pool.devices().unwrap(), "/disk1").state;
             assert_eq!(state(&pool), VdevState::Offline);
+            assert_eq!(pool.devices().unwrap().state, VdevState::Degraded, "{what}: the pool goes on");
             assert_eq!(work(&fs, &log, &mut rng).await, 0, "{what}: nothing is written to it");
             pool.resume().await.unwrap();
             assert_eq!(work(&fs, &log, &mut rng).await, 0, "{what}: clear is not online");

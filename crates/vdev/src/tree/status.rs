@@ -143,7 +143,12 @@ impl Topology {
     fn status_for(&self, reading: bool) -> VdevStatus {
         let of_top = |top: &Top| VdevStatus { is_log: top.is_log, ..self.node_status(self.node(top.node), reading) };
         let children: Vec<_> = self.tops.iter().map(of_top).collect();
-        let state = combine(&children, 0);
+        // A pool goes on without a log device that is taken off.
+        let is_off = |top: &VdevStatus| top.is_log && top.state == VdevState::Offline;
+        let off_count = children.iter().filter(|top| is_off(top)).count();
+        let state = combine(&children, off_count);
+        let is_lost = children.iter().any(|top| !is_off(top) && !top.state.is_readable());
+        let state = if is_lost { VdevState::Unavailable } else { state };
         let mut missed = Dtl::new();
         for top in &children {
             missed.absorb(&top.missed);
