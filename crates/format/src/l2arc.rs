@@ -278,7 +278,7 @@ mod tests {
                 vdev: VdevId((seed % 7) as u32),
                 offset_bytes: (seed % (1 << 40)) << 9,
                 asize_bytes: (seed % 8191 + 1) << 9,
-                gang: seed % 5 == 0,
+                gang: seed.is_multiple_of(5),
             },
             birth: Txg(seed >> 3),
             lsize_bytes: (seed % 32768 + 1) << 9,
@@ -286,7 +286,7 @@ mod tests {
             compress: (seed % 17) as u8,
             is_metadata: seed.is_multiple_of(2),
             is_protected: seed.is_multiple_of(3),
-            offset_bytes: seed << 9 >> 9 << 9,
+            offset_bytes: (seed % (1 << 54)) << 9,
         }
     }
 

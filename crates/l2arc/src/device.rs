@@ -30,6 +30,8 @@ const LABEL_BYTES: u64 = 256 << 10;
 const WRITE_MAX_BYTES: usize = 1 << 20;
 /// Writes that a device is given at once.
 const WRITES_AT_ONCE: usize = 4;
+/// A write, which nobody waits for, may take so many times as long as a read.
+const WRITE_PATIENCE: u32 = 10;
 /// A device that fails this many requests in a row is given up.
 const FAILURES_MAX: u64 = 3;
 /// The trouble at which a device that gives wrong bytes is given up: each wrong block counts 8, each right one takes 1 away.
@@ -53,6 +55,9 @@ pub(crate) struct Candidate {
 pub(crate) type Verify<'a> = dyn Fn(&[u8]) -> bool + Send + Sync + 'a;
 /// Gives the next block to be written, if it is not longer than so many bytes.
 pub(crate) type Next<'a> = dyn Fn(u64) -> Option<Candidate> + Send + Sync + 'a;
+
+/// Blocks that are written as one: where, how long, and each with the bytes that it takes.
+type Run = (u64, u64, Vec<(Block, u64)>);
 
 #[derive(Default)]
 struct Totals {
@@ -239,7 +244,9 @@ impl Device {
     async fn write_at(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
         up(&self.totals.write_ops);
         more(&self.totals.write_bytes, block.len() as u64);
-        let written = self.disk.write(offset_bytes, block).await;
+        let limit = Duration::from_millis(self.tunables.cenote_l2arc_read_timeout_ms).saturating_mul(WRITE_PATIENCE);
+        let written = self.handle.timeout(limit, self.disk.write(offset_bytes, block)).await;
+        let written = written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
         if written.is_err() {
             up(&self.totals.write_errors);
         }
@@ -356,7 +363,7 @@ impl Device {
 
     /// Writes a batch, in pieces of a good length.
     async fn write_pieces(&self, from_bytes: u64, pieces: Vec<(Block, u64)>) -> bool {
-        let mut runs: Vec<(u64, u64, Vec<(Block, u64)>)> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         let mut at = from_bytes;
         for (block, taken) in pieces {
             match runs.last_mut() {

@@ -51,7 +51,7 @@ mod ring;
 mod tests;
 mod tunables;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -62,6 +62,7 @@ use cenote_format::l2arc::CachedBlock;
 use cenote_kstat::Snapshot;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{BoxFuture, Class, Either, Event, Group, Handle, Notify, boxed, race};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::fault::ErrorTotals;
@@ -91,7 +92,8 @@ pub struct CacheSpec {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Candidate>,
-    keys: HashSet<BlockKey>,
+    /// Vdev, offset and birth of each.
+    keys: BTreeSet<(u32, u64, u64)>,
     bytes: usize,
 }
 
@@ -100,7 +102,7 @@ impl Queue {
         let next = self.waiting.pop_front()?;
         assert!(self.bytes >= next.physical.memory_bytes(), "what waits is counted");
         self.bytes -= next.physical.memory_bytes();
-        self.keys.remove(&key_in(&next.block));
+        self.keys.remove(&place_of(key_in(&next.block)));
         Some(next)
     }
 }
@@ -132,6 +134,8 @@ pub struct L2arc {
     counts: Counts,
     tell: Tell,
     charge: Charge,
+    /// The task that writes has begun.
+    is_fed: AtomicBool,
 }
 
 impl Drop for L2arc {
@@ -150,7 +154,7 @@ impl L2arc {
     /// Of a pool whose cache may take `cache_bytes`.
     #[must_use]
     pub fn new(handle: &Handle, cache_bytes: usize, tunables: Tunables, tell: Tell, charge: Charge) -> Arc<Self> {
-        let this = Arc::new(Self {
+        Arc::new(Self {
             handle: handle.clone(),
             tasks: handle.group(),
             tunables,
@@ -162,11 +166,17 @@ impl L2arc {
             counts: Counts::default(),
             tell,
             charge,
-        });
-        let (weak, signals, handle) = (Arc::downgrade(&this), this.signals.clone(), handle.clone());
-        let began = this.tasks.detach(Class::Background, feed_all(weak, signals, handle));
-        assert!(began.is_ok(), "a new group takes tasks");
-        this
+            is_fed: AtomicBool::new(false),
+        })
+    }
+
+    /// Begins to write what is offered, once there is a device.
+    fn begin_feeding(self: &Arc<Self>) {
+        if !self.is_fed.swap(true, Ordering::AcqRel) {
+            let (weak, signals, handle) = (Arc::downgrade(self), self.signals.clone(), self.handle.clone());
+            // A pool that is being closed needs no cache.
+            let _ = self.tasks.detach(Class::Background, feed_all(weak, signals, handle));
+        }
     }
 
     fn all(&self) -> Arc<[Arc<Device>]> {
@@ -185,6 +195,7 @@ impl L2arc {
             assert!(all.iter().all(|other| other.ids.device != spec.guid), "a device is used once");
             *all = all.iter().cloned().chain([device.clone()]).collect();
         }
+        self.begin_feeding();
         let this = Arc::downgrade(self);
         // A pool that is being closed needs no cache.
         let _ = self.tasks.detach(Class::Background, async move {
@@ -328,7 +339,8 @@ impl L2arc {
     fn gave_up(&self, device: &Device) {
         let path = device.path();
         let what = format!(
-            "the cache device {path} gave too many errors and is not used any more; nothing is lost. Replace it: 'zpool remove', 'zpool add POOL cache'"
+            "the cache device {path} gave too many errors and is not used any more; nothing is lost. \
+             Replace it: 'zpool remove', 'zpool add POOL cache'"
         );
         (self.tell)(device.ids.device, what);
         self.bound_memory();
@@ -357,6 +369,10 @@ impl L2arc {
         }
         !queue.waiting.is_empty()
     }
+}
+
+const fn place_of(key: BlockKey) -> (u32, u64, u64) {
+    (key.vdev, key.offset_bytes, key.birth_txg)
 }
 
 fn key_in(block: &CachedBlock) -> BlockKey {
@@ -424,7 +440,7 @@ impl Shelves for L2arc {
         if !has_room {
             up(&self.counts.feed_left);
         }
-        has_room && !queue.keys.contains(&key)
+        has_room && !queue.keys.contains(&place_of(key))
     }
 
     fn offer(&self, bp: &Blkptr, physical: Block) {
@@ -440,7 +456,7 @@ impl Shelves for L2arc {
             offset_bytes: 0,
         };
         let mut queue = self.queue.lock();
-        if !queue.keys.insert(key) {
+        if !queue.keys.insert(place_of(key)) {
             return;
         }
         queue.bytes += physical.memory_bytes();

@@ -383,8 +383,8 @@ impl Ring {
         }
     }
 
-    /// Whether a log block that was found on the device can be one of those that end `cursor_bytes` behind the hand or further: where its blocks begin,
-    /// in bytes behind the hand. It strictly grows, so a chain has an end.
+    /// Whether a log block that was found on the device can be one of those that end `cursor_bytes` behind the hand or further: where its
+    /// blocks begin, in bytes behind the hand. It strictly grows, so a chain has an end.
     pub(crate) fn reaches(&self, cursor_bytes: u64, log: &LogPointer) -> Option<u64> {
         let Geometry { start_bytes, end_bytes, sector_bytes, .. } = self.geometry;
         let size = log.size_bytes();

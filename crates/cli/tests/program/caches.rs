@@ -1,5 +1,5 @@
-//! Goal: a cache device takes what is read, has it again after the pool was closed, and may lie, go and come back without anybody noticing; `zdb` reads
-//! its header and logs as they are. Method: a pool and a cache device on files, a mount with a small cache in memory, statistics, damage by hand.
+//! Goal: a cache device takes what is read, has it again after the pool was closed, and may lie, go and come back without anybody noticing;
+//! `zdb` reads its header and logs as they are. Method: a pool and a cache device on files, a mount with a small cache in memory, statistics, damage by hand.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -35,7 +35,7 @@ impl Pool {
             shared.manage_faults();
             shared.resume_leaf_work();
             shared.is_background.store(true, Ordering::Release);
-            shared.begin_caches();
+            shared.begin_caches(syncer);
             shared.txgs.set_tunables(tunables);
             if syncer.has_work() {
                 shared.want_txg();

@@ -21,6 +21,7 @@ use cenote_zio::{Shelves as _, ZioError};
 use super::Pool;
 use super::shared::Shared;
 use crate::SpaError;
+use crate::config::PoolState;
 use crate::open::spares_l2cache::AuxKind;
 use crate::sync::Syncer;
 
@@ -76,7 +77,11 @@ impl Shared {
     }
 
     /// The same, as the pool begins to be used.
-    pub(super) fn begin_caches(self: &Arc<Self>) {
+    pub(super) fn begin_caches(self: &Arc<Self>, syncer: &Syncer) {
+        let found = &syncer.devices.found.auxiliaries;
+        if !found.values().any(|auxiliary| auxiliary.state == PoolState::L2Cache) {
+            return;
+        }
         let shared = Arc::downgrade(self);
         self.handle.detach(Class::Background, async move {
             let Some(shared) = shared.upgrade() else { return };
