@@ -96,7 +96,7 @@ fn live(number: u64, has_snapshots: bool) -> Option<(u64, String)> {
 }
 
 /// The bugs that tests of a crate find.
-const ELSEWHERE: [&[Mutant]; 6] = [
+const ELSEWHERE: [&[Mutant]; 7] = [
     Mutant::OF_STREAMS,
     Mutant::OF_HOSTS,
     Mutant::OF_REPAIRS,
