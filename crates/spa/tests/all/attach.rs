@@ -258,7 +258,8 @@ fn what_cannot_have_a_place_is_refused_and_nothing_changes() {
         for (options, what) in [
             (with(raidz.children[0].guid, false).await, "can only attach to mirrors and top-level disks"),
             (with(mirror.guid, false).await, "can only attach to mirrors and top-level disks"),
-            (with(raidz.guid, false).await, "not supported yet: expanding a raidz"),
+            (AttachOptions { ashift: Some(13), ..with(raidz.guid, false).await }, "different optimal sector size"),
+            (AttachOptions { new: small.clone(), ..with(raidz.guid, false).await }, "device is too small"),
             (with(Guid(77), true).await, "no such device in pool"),
             (
                 AttachOptions { ashift: Some(13), ..with(mirror.children[0].guid, true).await },
