@@ -43,8 +43,8 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{Class, Notify, boxed, for_each_concurrent};
 
+use super::gate::Flight;
 use super::node::{Kind, Leaf, Node};
-use super::reflow::Flight;
 use super::write::{WriteContext, column_bytes, parity_columns};
 use super::{Depth, Extent, ReadContext, Topology, VdevTree};
 use crate::error::VdevError;

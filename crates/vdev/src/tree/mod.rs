@@ -28,6 +28,7 @@ mod deadman;
 mod detached;
 mod evacuate;
 mod free;
+mod gate;
 mod hangs;
 mod hurry;
 mod indirect;

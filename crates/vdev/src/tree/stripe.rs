@@ -25,8 +25,8 @@ use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{join_all, yield_now};
 
+use super::gate::Flight;
 use super::node::{Kind, Node};
-use super::reflow::Flight;
 use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};

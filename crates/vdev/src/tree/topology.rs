@@ -67,7 +67,7 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, mend, reflow};
+use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, gate, mend};
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::{LayoutError, MAX_BLOCK_BYTES};
@@ -107,7 +107,7 @@ pub(super) struct Common {
     pub(super) faults: FaultLog,
     /// Faults of reads whose failure was expected.
     pub(super) speculative_faults: AtomicU64,
-    pub(super) reflow: reflow::Gate,
+    pub(super) reflow: gate::Gate,
     pub(super) policy: Box<dyn ReadPolicy>,
     pub(super) tunables: Tunables,
     /// Where the time comes from; without one there are no limits on time.
@@ -132,7 +132,7 @@ impl Common {
             root: Root { guid: AtomicU64::new(root.0), errors: ErrorCounts::default() },
             faults: FaultLog::default(),
             speculative_faults: AtomicU64::new(0),
-            reflow: reflow::Gate::default(),
+            reflow: gate::Gate::default(),
             policy: policy(tunables),
             left: clock.as_ref().map(Handle::group),
             clock,

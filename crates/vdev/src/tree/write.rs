@@ -30,8 +30,8 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{boxed, join_all};
 
+use super::gate::Flight;
 use super::node::{Kind, Leaf, Node};
-use super::reflow::Flight;
 use super::{Depth, Extent, Faults, ReadContext, Topology, VdevSet, VdevTree};
 use crate::disk::Disk;
 use crate::error::VdevError;
