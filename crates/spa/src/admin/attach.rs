@@ -96,7 +96,8 @@ pub struct AttachOptions {
 struct Attachment {
     old: Guid,
     guid: Guid,
-    disk: Disk,
+    /// None of a distributed spare.
+    disk: Option<Disk>,
     /// The vdev that is put above both, if there is to be one.
     above: Option<(&'static str, Guid)>,
     leaf: NvList,
@@ -107,6 +108,55 @@ struct Attachment {
     is_sequential: bool,
     /// For the pool's history.
     event: String,
+}
+
+/// A device that is to be attached.
+enum NewPlace {
+    Disk(DiskSpec),
+    /// The spare space of a draid, by its entry in the list of spares.
+    Distributed(NvList),
+}
+
+impl NewPlace {
+    fn path(&self) -> &str {
+        match self {
+            Self::Disk(spec) => &spec.path,
+            Self::Distributed(spare) => spare.str("path").unwrap_or("-"),
+        }
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        match self {
+            Self::Disk(spec) => Some(spec.disk.clone()),
+            Self::Distributed(_) => None,
+        }
+    }
+
+    /// The configuration of its leaf.
+    fn leaf(&self, guid: Guid) -> NvList {
+        let mut leaf = NvList::new();
+        let (kind, whole_disk) = match self {
+            Self::Disk(spec) if spec.is_file => ("file", None),
+            Self::Disk(_) => ("disk", Some(0_u64)),
+            Self::Distributed(_) => ("dspare", Some(1)),
+        };
+        leaf.push("type", kind);
+        leaf.push("id", 0_u64);
+        leaf.push("guid", guid.0);
+        leaf.push("path", self.path());
+        if let Self::Distributed(spare) = self {
+            leaf.push("top_guid", spare.u64("top_guid").unwrap_or(0));
+            leaf.push("spareid", spare.u64("spareid").unwrap_or(0));
+        }
+        if let Some(whole_disk) = whole_disk {
+            leaf.push("whole_disk", whole_disk);
+        }
+        leaf
+    }
+}
+
+fn is_distributed(vdev: &VdevConfig) -> bool {
+    matches!(vdev.kind, VdevKind::DraidSpare { .. })
 }
 
 fn already_replacing() -> SpaError {
@@ -122,9 +172,9 @@ impl Pool {
     #[boxed]
     pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
         let plan = self.look(move |syncer| Box::pin(async move { syncer.plan_attachment(options).await })).await?;
-        if let Some(label) = &plan.label {
-            let cannot = |error| refuse(format!("{} cannot be labelled: {error}", plan.disk.path()));
-            initialize(&plan.disk, label).await.map_err(cannot)?;
+        if let Some((label, disk)) = plan.label.as_ref().zip(plan.disk.as_ref()) {
+            let cannot = |error| refuse(format!("{} cannot be labelled: {error}", disk.path()));
+            initialize(disk, label).await.map_err(cannot)?;
         }
         let entered = self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await;
         let (txg, rebuild) = entered?;
@@ -212,17 +262,24 @@ impl Syncer {
         }
         let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
         let mut new_guid = || Guid(rng.next_u64() | 1);
-        let (spec, guid, is_spare) = match new {
-            NewDevice::Disk(spec) => (spec, new_guid(), false),
+        let (place, guid, is_spare) = match new {
+            NewDevice::Disk(spec) => (NewPlace::Disk(spec), new_guid(), false),
             NewDevice::Spare(guid) => (self.spare(guid).await?, guid, true),
         };
+        let path = place.path().to_owned();
         let is_new = root_vdev.vdev(guid).is_none();
         if !is_new || self.jobs.evacuation.running.is_some() {
-            let what = format!("{} is busy, or device removal is in progress", spec.path);
+            let what = format!("{path} is busy, or device removal is in progress");
             return Err(SpaError::refused(Refusal::Busy, what));
         }
         if is_spare && top.class != AllocationClass::Normal {
             return Err(refuse(format!("cannot replace a {} with a spare", top.class.name().unwrap_or("log"))));
+        }
+        if let NewPlace::Distributed(spare) = &place
+            && spare.u64("top_guid") != Some(top.guid.0)
+        {
+            let what = "dRAID spares can only replace child devices in their parent's dRAID vdev";
+            return Err(SpaError::refused(Refusal::Invalid, what));
         }
         let kind = match (is_replacing, is_spare) {
             (false, false) if matches!(parent.kind, VdevKind::Mirror | VdevKind::Root) => VdevKind::Mirror,
@@ -235,46 +292,42 @@ impl Syncer {
             true => self.check_rebuild(top, parent)?,
             false => self.refuse_rebuild()?,
         }
-        spec.allocatable_bytes()?;
-        let own_ashift = ashift_of(std::slice::from_ref(&spec), ashift)?;
-        if own_ashift > top.ashift {
-            return Err(refuse(
-                "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
-            ));
+        if let NewPlace::Disk(spec) = &place {
+            spec.allocatable_bytes()?;
+            if ashift_of(std::slice::from_ref(spec), ashift)? > top.ashift {
+                return Err(refuse(
+                    "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
+                ));
+            }
         }
         let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
-        let mut leaf = NvList::new();
-        leaf.push("type", if spec.is_file { "file" } else { "disk" });
-        leaf.push("id", 0_u64);
-        leaf.push("guid", guid.0);
-        leaf.push("path", spec.path.as_str());
-        if !spec.is_file {
-            leaf.push("whole_disk", 0_u64);
-        }
+        let mut leaf = place.leaf(guid);
         if is_spare {
             leaf.push("is_spare", 1_u64);
         }
         leaf.push("create_txg", old.create_txg.0);
         let mut next = root_vdev.clone();
-        next.attach(old_guid, above, &leaf, Some(spec.disk.clone()))?;
-        if too_small(&next.config, &[(guid, spec.disk.clone())].into()).contains_key(&guid) {
+        let disk = place.disk();
+        next.attach(old_guid, above, &leaf, disk.clone())?;
+        let disks = disk.iter().map(|disk| (guid, disk.clone())).collect();
+        if too_small(&next.config, &disks).contains_key(&guid) {
             return Err(SpaError::refused(Refusal::NoSpace, "device is too small"));
         }
         // A tree that cannot be made is refused here, where nothing has changed yet.
         VdevTree::open(&next.config, []).map_err(|error| refuse(error.to_string()))?;
         let mut labels = self.leaf_commits_of(&next, Txg(0), true);
         labels.retain(|leaf| leaf.guid == guid);
-        assert_eq!(labels.len(), 1, "a new disk gets labels");
+        assert_eq!(labels.len(), usize::from(disk.is_some()), "a new disk gets labels");
         let (verb, joint) = match (is_replacing, is_spare) {
             (true, true) => ("spare in", "for"),
             (true, false) => ("replace", "for"),
             (false, _) => ("attach", "to"),
         };
-        let event = format!("{verb} vdev={} {joint} vdev={}", spec.path, old.display_name());
+        let event = format!("{verb} vdev={path} {joint} vdev={}", old.display_name());
         Ok(Attachment {
             old: old_guid,
             guid,
-            disk: spec.disk,
+            disk,
             above,
             leaf,
             label: labels.pop().and_then(|leaf| leaf.config).filter(|_| !is_spare),
@@ -285,18 +338,20 @@ impl Syncer {
     }
 
     /// A hot spare of the pool that is not in use.
-    async fn spare(&self, guid: Guid) -> Result<DiskSpec, SpaError> {
+    async fn spare(&self, guid: Guid) -> Result<NewPlace, SpaError> {
         let listed = self.listed(AuxKind::Spare).await?;
         let Some(listed) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else {
             return Err(no_such_device());
         };
         if listed.str("type") == Some("dspare") {
-            let what = "not supported yet: using a distributed spare; 'zpool replace' takes another device";
-            return Err(SpaError::refused(Refusal::NotYet, what));
+            return Ok(NewPlace::Distributed(listed.clone()));
         }
         let path = listed.str("path").unwrap_or("-").to_owned();
         match self.devices.found.auxiliaries.get(&guid) {
-            Some(found) => Ok(DiskSpec { disk: found.disk.clone(), path, is_file: listed.str("type") == Some("file") }),
+            Some(found) => {
+                let is_file = listed.str("type") == Some("file");
+                Ok(NewPlace::Disk(DiskSpec { disk: found.disk.clone(), path, is_file }))
+            }
             None => Err(SpaError::refused(Refusal::NotThere, format!("the spare {path} is not there"))),
         }
     }
@@ -317,17 +372,20 @@ impl Syncer {
             leaf.push("com.delphix:vdev_zap_leaf", zap.0);
         }
         let mut next = self.devices.root_vdev.clone();
-        next.attach(plan.old, plan.above, &leaf, Some(plan.disk.clone()))?;
+        next.attach(plan.old, plan.above, &leaf, plan.disk.clone())?;
         next.move_aside(plan.old, guid)?;
         let missed = Dtl::of(Txg::INITIAL.0..txg.0 + DTL_TXGS);
         let paused = self.devices.tree.pause_mends().await;
-        self.devices.tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
+        let disks = plan.disk.iter().map(|disk| (guid, disk.clone()));
+        self.devices.tree.change_with(&next.config, disks, [(guid, &missed)])?;
         drop(paused);
         self.devices.root_vdev = next;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
-        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
-        self.devices.found.leaves.insert(guid, found);
+        if let Some(disk) = plan.disk {
+            let found = FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
+            self.devices.found.leaves.insert(guid, found);
+        }
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
@@ -349,6 +407,11 @@ impl Syncer {
         if !leaf.kind.is_leaf() || !matches!(parent.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare) {
             return Err(refuse("only applicable to mirror and replacing vdevs"));
         }
+        let is_first = parent.children.first().is_some_and(|child| child.guid == guid);
+        if is_first && parent.kind == VdevKind::Spare && parent.children.iter().any(is_distributed) {
+            let what = "not supported yet: detaching a device for which a distributed spare stands; replace the device, or detach the spare";
+            return Err(SpaError::refused(Refusal::NotYet, what));
+        }
         if self.is_required(guid) {
             return Err(no_replicas());
         }
@@ -356,9 +419,7 @@ impl Syncer {
         // A spare whose device goes is a device of the pool from now on.
         let last =
             parent.children.last().filter(|last| last.is_spare && matches!(last.kind, VdevKind::Disk | VdevKind::File));
-        let is_first =
-            parent.kind == VdevKind::Spare && parent.children.first().is_some_and(|child| child.guid == guid);
-        let kept_spare = last.filter(|_| is_first).map(|last| last.guid);
+        let kept_spare = last.filter(|_| is_first && parent.kind == VdevKind::Spare).map(|last| last.guid);
         let mut next = root_vdev.clone();
         next.move_back(guid)?;
         next.detach(guid)?;
