@@ -474,6 +474,38 @@ fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() 
 }
 
 /// All free space of devices is initialized and trimmed, by a command alone and below a mount.
+/// Taken by its name, rebuilt or resilvered, seen in use, and given back; no disk is charged with what the spare lacked.
+#[test]
+fn a_distributed_spare_is_used_and_given_back() {
+    for flags in [&["-s", "-w"][..], &["-w"]] {
+        let images = made(&["draid1:2d:5c:1s"], 5);
+        images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+        images.run("zpool", &[&["replace"], flags, &["mine", "1.img", "draid1-0-0"]].concat());
+        let status = images.run("zpool", &["status", "mine"]);
+        assert!(
+            status.contains("spare-1") && status.contains("INUSE") && !status.contains("data errors, use"),
+            "{status}"
+        );
+        let spare = status.lines().find(|line| line.contains("draid1-0-0")).unwrap();
+        assert!(spare.split_whitespace().skip(1).eq(["ONLINE", "0", "0", "0"]), "{status}");
+        for disk in ["0.img", "2.img", "3.img", "4.img"] {
+            let line = status.lines().find(|line| line.contains(disk)).unwrap();
+            assert!(line.split_whitespace().skip(1).eq(["ONLINE", "0", "0", "0"]), "{status}");
+        }
+        zdb(&images);
+        images.run("zpool", &["clear", "mine", "1.img"]);
+        images.run("zpool", &["online", "mine", "1.img"]);
+        images.run("zpool", &["resilver", "mine"]);
+        let status = images.run("zpool", &["status", "mine"]);
+        if status.contains("spare-1") {
+            images.run("zpool", &["detach", "mine", "draid1-0-0"]);
+        }
+        let status = images.run("zpool", &["status", "mine"]);
+        assert!(status.contains("AVAIL") && !status.contains("spare-1"), "{status}");
+        zdb(&images);
+    }
+}
+
 #[test]
 fn free_space_is_initialized_and_trimmed() {
     use std::os::unix::fs::MetadataExt;

@@ -97,7 +97,8 @@ pub(super) struct Attachment {
     /// The device, or the raidz that gets a further child.
     pub(super) old: Guid,
     pub(super) guid: Guid,
-    pub(super) disk: Disk,
+    /// None of a distributed spare.
+    pub(super) disk: Option<Disk>,
     /// The vdev that is put above both, if there is to be one.
     pub(super) above: Option<(&'static str, Guid)>,
     pub(super) leaf: NvList,
@@ -128,6 +129,55 @@ pub(super) fn ashift_fits(spec: &DiskSpec, ashift: Option<u32>, top: &VdevConfig
     }
 }
 
+/// A device that is to be attached.
+enum NewPlace {
+    Disk(DiskSpec),
+    /// The spare space of a draid, by its entry in the list of spares.
+    Distributed(NvList),
+}
+
+impl NewPlace {
+    fn path(&self) -> &str {
+        match self {
+            Self::Disk(spec) => &spec.path,
+            Self::Distributed(spare) => spare.str("path").unwrap_or("-"),
+        }
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        match self {
+            Self::Disk(spec) => Some(spec.disk.clone()),
+            Self::Distributed(_) => None,
+        }
+    }
+
+    /// The configuration of its leaf.
+    fn leaf(&self, guid: Guid) -> NvList {
+        let mut leaf = NvList::new();
+        let (kind, whole_disk) = match self {
+            Self::Disk(spec) if spec.is_file => ("file", None),
+            Self::Disk(_) => ("disk", Some(0_u64)),
+            Self::Distributed(_) => ("dspare", Some(1)),
+        };
+        leaf.push("type", kind);
+        leaf.push("id", 0_u64);
+        leaf.push("guid", guid.0);
+        leaf.push("path", self.path());
+        if let Self::Distributed(spare) = self {
+            leaf.push("top_guid", spare.u64("top_guid").unwrap_or(0));
+            leaf.push("spareid", spare.u64("spareid").unwrap_or(0));
+        }
+        if let Some(whole_disk) = whole_disk {
+            leaf.push("whole_disk", whole_disk);
+        }
+        leaf
+    }
+}
+
+fn is_distributed(vdev: &VdevConfig) -> bool {
+    matches!(vdev.kind, VdevKind::DraidSpare { .. })
+}
+
 fn already_replacing() -> SpaError {
     refuse("already in replacing/spare config; wait for completion or use 'zpool detach'")
 }
@@ -141,9 +191,9 @@ impl Pool {
     #[boxed]
     pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
         let plan = self.look(move |syncer| Box::pin(async move { syncer.plan_attachment(options).await })).await?;
-        if let Some(label) = &plan.label {
-            let cannot = |error| refuse(format!("{} cannot be labelled: {error}", plan.disk.path()));
-            initialize(&plan.disk, label).await.map_err(cannot)?;
+        if let Some((label, disk)) = plan.label.as_ref().zip(plan.disk.as_ref()) {
+            let cannot = |error| refuse(format!("{} cannot be labelled: {error}", disk.path()));
+            initialize(disk, label).await.map_err(cannot)?;
         }
         let entered = self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await;
         let (txg, rebuild) = entered?;
@@ -229,23 +279,30 @@ impl Syncer {
         }
         let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
         let mut new_guid = || Guid(rng.next_u64() | 1);
-        let (spec, guid, is_spare) = match new {
-            NewDevice::Disk(spec) => (spec, new_guid(), false),
+        let (place, guid, is_spare) = match new {
+            NewDevice::Disk(spec) => (NewPlace::Disk(spec), new_guid(), false),
             NewDevice::Spare(guid) => (self.spare(guid).await?, guid, true),
         };
+        let path = place.path().to_owned();
         let is_new = root_vdev.vdev(guid).is_none();
         if !is_new || self.jobs.evacuation.running.is_some() {
-            let what = format!("{} is busy, or device removal is in progress", spec.path);
+            let what = format!("{path} is busy, or device removal is in progress");
             return Err(SpaError::refused(Refusal::Busy, what));
         }
         if is_expansion {
-            return match is_spare {
-                true => Err(refuse("can only attach to mirrors and top-level disks")),
-                false => self.plan_expansion(old_guid, guid, spec, ashift).await,
+            return match place {
+                NewPlace::Disk(spec) if !is_spare => self.plan_expansion(old_guid, guid, spec, ashift).await,
+                _ => Err(refuse("can only attach to mirrors and top-level disks")),
             };
         }
         if is_spare && top.class != AllocationClass::Normal {
             return Err(refuse(format!("cannot replace a {} with a spare", top.class.name().unwrap_or("log"))));
+        }
+        if let NewPlace::Distributed(spare) = &place
+            && spare.u64("top_guid") != Some(top.guid.0)
+        {
+            let what = "dRAID spares can only replace child devices in their parent's dRAID vdev";
+            return Err(SpaError::refused(Refusal::Invalid, what));
         }
         let kind = match (is_replacing, is_spare) {
             (false, false) if matches!(parent.kind, VdevKind::Mirror | VdevKind::Root) => VdevKind::Mirror,
@@ -258,39 +315,36 @@ impl Syncer {
             true => self.check_rebuild(top, parent)?,
             false => self.refuse_rebuild()?,
         }
-        ashift_fits(&spec, ashift, top)?;
-        let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
-        let mut leaf = NvList::new();
-        leaf.push("type", if spec.is_file { "file" } else { "disk" });
-        leaf.push("id", 0_u64);
-        leaf.push("guid", guid.0);
-        leaf.push("path", spec.path.as_str());
-        if !spec.is_file {
-            leaf.push("whole_disk", 0_u64);
+        if let NewPlace::Disk(spec) = &place {
+            ashift_fits(spec, ashift, top)?;
         }
+        let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
+        let mut leaf = place.leaf(guid);
         if is_spare {
             leaf.push("is_spare", 1_u64);
         }
         leaf.push("create_txg", old.create_txg.0);
         let mut next = root_vdev.clone();
-        next.attach(old_guid, above, &leaf, Some(spec.disk.clone()))?;
-        if too_small(&next.config, &[(guid, spec.disk.clone())].into()).contains_key(&guid) {
+        let disk = place.disk();
+        next.attach(old_guid, above, &leaf, disk.clone())?;
+        let disks = disk.iter().map(|disk| (guid, disk.clone())).collect();
+        if too_small(&next.config, &disks).contains_key(&guid) {
             return Err(SpaError::refused(Refusal::NoSpace, "device is too small"));
         }
         can_be_opened(&next.config)?;
         let mut labels = self.leaf_commits_of(&next, Txg(0), true);
         labels.retain(|leaf| leaf.guid == guid);
-        assert_eq!(labels.len(), 1, "a new disk gets labels");
+        assert_eq!(labels.len(), usize::from(disk.is_some()), "a new disk gets labels");
         let (verb, joint) = match (is_replacing, is_spare) {
             (true, true) => ("spare in", "for"),
             (true, false) => ("replace", "for"),
             (false, _) => ("attach", "to"),
         };
-        let event = format!("{verb} vdev={} {joint} vdev={}", spec.path, old.display_name());
+        let event = format!("{verb} vdev={path} {joint} vdev={}", old.display_name());
         Ok(Attachment {
             old: old_guid,
             guid,
-            disk: spec.disk,
+            disk,
             above,
             leaf,
             label: labels.pop().and_then(|leaf| leaf.config).filter(|_| !is_spare),
@@ -302,18 +356,20 @@ impl Syncer {
     }
 
     /// A hot spare of the pool that is not in use.
-    async fn spare(&self, guid: Guid) -> Result<DiskSpec, SpaError> {
+    async fn spare(&self, guid: Guid) -> Result<NewPlace, SpaError> {
         let listed = self.listed(AuxKind::Spare).await?;
         let Some(listed) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else {
             return Err(no_such_device());
         };
         if listed.str("type") == Some("dspare") {
-            let what = "not supported yet: using a distributed spare; 'zpool replace' takes another device";
-            return Err(SpaError::refused(Refusal::NotYet, what));
+            return Ok(NewPlace::Distributed(listed.clone()));
         }
         let path = listed.str("path").unwrap_or("-").to_owned();
         match self.devices.found.auxiliaries.get(&guid) {
-            Some(found) => Ok(DiskSpec { disk: found.disk.clone(), path, is_file: listed.str("type") == Some("file") }),
+            Some(found) => {
+                let is_file = listed.str("type") == Some("file");
+                Ok(NewPlace::Disk(DiskSpec { disk: found.disk.clone(), path, is_file }))
+            }
             None => Err(SpaError::refused(Refusal::NotThere, format!("the spare {path} is not there"))),
         }
     }
@@ -337,17 +393,20 @@ impl Syncer {
             leaf.push("com.delphix:vdev_zap_leaf", zap.0);
         }
         let mut next = self.devices.root_vdev.clone();
-        next.attach(plan.old, plan.above, &leaf, Some(plan.disk.clone()))?;
+        next.attach(plan.old, plan.above, &leaf, plan.disk.clone())?;
         next.move_aside(plan.old, guid)?;
         let missed = Dtl::of(Txg::INITIAL.0..txg.0 + DTL_TXGS);
         let paused = self.devices.tree.pause_mends().await;
-        self.devices.tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
+        let disks = plan.disk.iter().map(|disk| (guid, disk.clone()));
+        self.devices.tree.change_with(&next.config, disks, [(guid, &missed)])?;
         drop(paused);
         self.devices.root_vdev = next;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
-        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
-        self.devices.found.leaves.insert(guid, found);
+        if let Some(disk) = plan.disk {
+            let found = FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
+            self.devices.found.leaves.insert(guid, found);
+        }
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
@@ -369,6 +428,11 @@ impl Syncer {
         if !leaf.kind.is_leaf() || !matches!(parent.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare) {
             return Err(refuse("only applicable to mirror and replacing vdevs"));
         }
+        let is_first = parent.children.first().is_some_and(|child| child.guid == guid);
+        if is_first && parent.kind == VdevKind::Spare && parent.children.iter().any(is_distributed) {
+            let what = "not supported yet: detaching a device for which a distributed spare stands; replace the device, or detach the spare";
+            return Err(SpaError::refused(Refusal::NotYet, what));
+        }
         if self.is_required(guid) {
             return Err(no_replicas());
         }
@@ -376,9 +440,7 @@ impl Syncer {
         // A spare whose device goes is a device of the pool from now on.
         let last =
             parent.children.last().filter(|last| last.is_spare && matches!(last.kind, VdevKind::Disk | VdevKind::File));
-        let is_first =
-            parent.kind == VdevKind::Spare && parent.children.first().is_some_and(|child| child.guid == guid);
-        let kept_spare = last.filter(|_| is_first).map(|last| last.guid);
+        let kept_spare = last.filter(|_| is_first && parent.kind == VdevKind::Spare).map(|last| last.guid);
         let mut next = root_vdev.clone();
         next.move_back(guid)?;
         next.detach(guid)?;

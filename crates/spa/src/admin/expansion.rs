@@ -92,7 +92,7 @@ impl Syncer {
             old: raidz,
             guid,
             event: format!("attach vdev={} to vdev={}", spec.path, top.display_name()),
-            disk: spec.disk,
+            disk: Some(spec.disk),
             above: None,
             leaf,
             label: labels.pop().and_then(|leaf| leaf.config),
@@ -159,6 +159,7 @@ impl Syncer {
         };
         self.check_no_checkpoint()?;
         self.check_may_expand(vdev, &top)?;
+        let disk = plan.disk.expect("a further child of a raidz is a disk");
         let mut leaf = plan.leaf;
         if let Some(all) = self.vdev_zaps().await? {
             let zap = Zap::create_object(&self.mos.objset, txg, DmuType::ZAP_METADATA, &[]).await?.id();
@@ -166,7 +167,7 @@ impl Syncer {
             leaf.push("com.delphix:vdev_zap_leaf", zap.0);
         }
         let mut next = self.devices.root_vdev.clone();
-        next.widen(raidz, &leaf, plan.disk.clone(), EXPANDING)?;
+        next.widen(raidz, &leaf, disk.clone(), EXPANDING)?;
         let begin = Reflow::at(0, false);
         let wider = next.top(vdev).expect("a vdev that is wider has its place");
         let running = Running::new(vdev, wider, begin, 0)?;
@@ -181,13 +182,13 @@ impl Syncer {
         let paused = self.devices.tree.pause_mends().await;
         // Before the topology that goes by it.
         self.devices.tree.set_reflow(begin);
-        self.devices.tree.change(&next.config, [(guid, plan.disk.clone())])?;
+        self.devices.tree.change(&next.config, [(guid, disk.clone())])?;
         drop(paused);
         self.devices.root_vdev = next;
         self.devices.raidz_reflow = word(begin);
         self.jobs.expansion.begin(running);
         let config = plan.label.unwrap_or_default().into();
-        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
+        let found = FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
         self.devices.found.leaves.insert(guid, found);
         self.record_event("vdev attach", &plan.event, None).await?;
         let what = format!("{} vdev {vdev} new width {}", self.name, top.children.len() + 1);

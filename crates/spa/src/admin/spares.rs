@@ -6,7 +6,7 @@
 //!
 //! **Policy**, as OpenZFS's daemon has it (`zed`). A device of a vdev for data gets a spare when it is faulted, by diagnosis or by a person, when it is not
 //! there, and when it is degraded for its wrong answers; not when a person has taken it offline, and not below a replacement. Of the spares that are there
-//! and free one of the same kind (rotating or not) is preferred, then the smallest that is large enough.
+//! and free a distributed one of its own draid comes first, then one of the same kind (rotating or not) is preferred, then the smallest that is large enough.
 //!
 //! **Life.** States of devices are events; the task looks at each change of one, and at the pool when it begins. It attaches the spare as
 //! `zpool replace` does (`admin::attach`), and so a resilver begins. When the device is back, or forgiven, it is marked `unspare`, and the end of its
@@ -20,6 +20,7 @@
 use std::path::PathBuf;
 
 use cenote_format::ids::Guid;
+use cenote_format::nvlist::NvList;
 use cenote_taskq::{Class, boxed};
 
 use crate::admin::attach::{AttachOptions, NewDevice};
@@ -87,6 +88,10 @@ impl Pool {
         }
         self.look_at_spares().await?;
         for old in failed {
+            if let Some(spare) = self.use_own_spare(old).await? {
+                used.push(spare);
+                continue;
+            }
             let spares = self.look(move |syncer| Box::pin(async move { syncer.spares_for(old).await })).await?;
             for spare in spares {
                 let new = NewDevice::Spare(spare);
@@ -104,6 +109,21 @@ impl Pool {
             }
         }
         Ok(used)
+    }
+
+    /// Has a distributed spare of its draid stand for a device: it is rebuilt, as OpenZFS's daemon has it, or resilvered where that cannot be now.
+    async fn use_own_spare(&self, old: Guid) -> Result<Option<Guid>, SpaError> {
+        let spares = self.look(move |syncer| Box::pin(async move { syncer.own_spares(old).await })).await?;
+        for (spare, is_sequential) in spares.into_iter().flat_map(|spare| [(spare, true), (spare, false)]) {
+            let new = NewDevice::Spare(spare);
+            let options = AttachOptions { old, new, is_replacing: true, is_sequential, ashift: None, seed: None };
+            match self.attach_device(options).await {
+                Ok(_) => return Ok(Some(spare)),
+                Err(error) if error.is_unsupported() || matches!(error, SpaError::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Has hot spares used from now on as devices fail, for as long as the pool is open.
@@ -131,6 +151,15 @@ impl Pool {
 }
 
 impl Syncer {
+    /// The distributed spares of a device's draid that no vdev has.
+    async fn own_spares(&self, old: Guid) -> Result<Vec<Guid>, SpaError> {
+        let Some(top) = self.devices.root_vdev.top_of(old).map(|(_, top)| top.guid) else { return Ok(Vec::new()) };
+        let listed = self.listed(AuxKind::Spare).await?;
+        let is_own = |spare: &&NvList| spare.str("type") == Some("dspare") && spare.u64("top_guid") == Some(top.0);
+        let own = listed.iter().filter(is_own).filter_map(|spare| spare.u64("guid").map(Guid));
+        Ok(own.filter(|guid| self.devices.root_vdev.vdev(*guid).is_none()).collect())
+    }
+
     /// The hot spares that no vdev has; no distributed ones.
     async fn free_spares(&self) -> Result<Vec<Free>, SpaError> {
         let listed = self.listed(AuxKind::Spare).await?;

@@ -205,7 +205,6 @@ impl Syncer {
                     && missed.ranges().last().is_none_or(|last| last.end <= phys.max_txg.0);
                 if is_covered {
                     self.replace_dtl(self.txg, leaf, Dtl::new()).await?;
-                    self.devices.tree.rebuild_ended(leaf);
                     self.devices.root_vdev.clear_field(leaf, "rebuild_txg")?;
                     self.devices.config_changed = true;
                 }

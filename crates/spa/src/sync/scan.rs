@@ -26,6 +26,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_vdev::config::VdevKind;
 use cenote_vdev::dtl::Dtl;
 
 use crate::config::PoolState;
@@ -60,9 +61,22 @@ impl Syncer {
 
     /// A leaf that is there, can be written, and is no log device: there is nothing to be scanned of those.
     fn can_be_resilvered(&self, guid: Guid) -> bool {
-        self.devices.root_vdev.disks.contains_key(&guid)
-            && self.devices.tree.is_leaf_online(guid)
-            && !self.devices.root_vdev.is_of_log(guid)
+        let is_there = self.devices.root_vdev.disks.contains_key(&guid) && self.devices.tree.is_leaf_online(guid);
+        (is_there || self.is_distributed_spare(guid)) && !self.devices.root_vdev.is_of_log(guid)
+    }
+
+    /// A distributed spare in use: it has no device of its own, and lies on those of its draid.
+    fn is_distributed_spare(&self, guid: Guid) -> bool {
+        let vdev = self.devices.root_vdev.vdev(guid);
+        vdev.is_some_and(|(_, vdev)| matches!(vdev.kind, VdevKind::DraidSpare { .. }))
+    }
+
+    /// The leaves on which a leaf's blocks lie: itself, or those of its draid.
+    fn holders_of(&self, guid: Guid) -> Vec<Guid> {
+        match self.devices.root_vdev.top_of(guid).filter(|_| self.is_distributed_spare(guid)) {
+            Some((_, top)) => top.leaves().into_iter().map(|leaf| leaf.guid).collect(),
+            None => vec![guid],
+        }
     }
 
     /// Begins a scrub in the open txg, of what is newer than `since`; or has one that waits go on.
@@ -358,7 +372,9 @@ impl Syncer {
             let mut left = missed.clone();
             left.remove(0..phys.max_txg.0);
             if let Some(unrepaired) = unrepaired {
-                left.absorb(&unrepaired.of(guid, missed));
+                for holder in self.holders_of(guid) {
+                    left.absorb(&unrepaired.of(holder, missed));
+                }
             }
             assert!(left.ranges().last().is_none_or(|last| last.end <= txg.0 + 1), "a leaf has missed no txg to come");
             self.replace_dtl(txg, guid, left).await?;
@@ -371,6 +387,9 @@ impl Syncer {
         let leaf = self.devices.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
         let dtl = leaf.map_or(ObjectId(0), |leaf| leaf.dtl);
         self.devices.tree.set_dtl(guid, left.clone());
+        if left.is_empty() {
+            self.devices.tree.rebuild_ended(guid);
+        }
         match left.is_empty() {
             true => self.devices.root_vdev.missed.remove(&guid),
             false => self.devices.root_vdev.missed.insert(guid, left),

@@ -202,7 +202,19 @@ impl Topology {
     ) {
         let verify = |bytes: &[u8]| bytes == truth;
         let check = Check { verify: &verify, size: truth.len() };
-        for leaf in self.holders_at(node, extent.address) {
+        let mut holders = Vec::new();
+        self.collect_holders(node, extent.address, false, Depth::START, &mut holders);
+        for (leaf, lacks) in holders {
+            if lacks {
+                // Its old bytes are no fault of the disk on which a distributed spare lies.
+                if let Ok(read) = self.read_one(leaf, extent, None, context).await {
+                    report.read_count += 1;
+                    if read[..] != *truth && report.bad.len() < VdevError::FAULTS_MAX {
+                        report.bad.push(self.fault(leaf, extent, FaultKind::Stale));
+                    }
+                }
+                continue;
+            }
             match self.read_one(leaf, extent, Some(check), context).await {
                 Ok(_) => report.read_count += 1,
                 Err(faults) => {
@@ -220,22 +232,31 @@ impl Topology {
     /// The leaves and stripes that should each have what is at this address of a vdev: what mirrors come down to.
     pub(super) fn holders_at<'a>(&'a self, node: &'a Node, address: u64) -> Vec<&'a Node> {
         let mut found = Vec::new();
-        self.collect_holders(node, address, Depth::START, &mut found);
-        found
+        self.collect_holders(node, address, false, Depth::START, &mut found);
+        found.into_iter().map(|(node, _)| node).collect()
     }
 
-    fn collect_holders<'a>(&'a self, node: &'a Node, address: u64, depth: Depth, found: &mut Vec<&'a Node>) {
+    /// `lacks`: it is led to by a distributed spare that may lack what belongs there.
+    fn collect_holders<'a>(
+        &'a self,
+        node: &'a Node,
+        address: u64,
+        lacks: bool,
+        depth: Depth,
+        found: &mut Vec<(&'a Node, bool)>,
+    ) {
         let Some(depth) = depth.below() else { return };
         match &node.kind {
-            Kind::Leaf(_) | Kind::Raidz(_) | Kind::Draid(_) => found.push(node),
+            Kind::Leaf(_) | Kind::Raidz(_) | Kind::Draid(_) => found.push((node, lacks)),
             Kind::Mirror => {
                 for child in &node.children {
-                    self.collect_holders(self.node(*child), address, depth, found);
+                    self.collect_holders(self.node(*child), address, lacks, depth, found);
                 }
             }
             Kind::DraidSpare { .. } => {
+                let lacks = lacks || node.is_rebuilding() || !node.missed.get().is_empty();
                 if let Some(target) = self.spare_target(node, address) {
-                    self.collect_holders(target, address, depth, found);
+                    self.collect_holders(target, address, lacks, depth, found);
                 }
             }
             _ => {}

@@ -207,6 +207,8 @@ struct Part<'a> {
     size: usize,
     /// It is a further place, which nobody reads yet.
     is_shadow: bool,
+    /// A distributed spare leads to it that may lack it: its old bytes are no fault of the leaf.
+    is_lacking: bool,
 }
 
 impl VdevTree {
@@ -315,7 +317,9 @@ impl Topology {
     ) -> Result<(), VdevError> {
         let Some(depth) = depth.below() else { return Ok(()) };
         match &node.kind {
-            Kind::Leaf(leaf) => into.push(Part { node, leaf, address, bytes, size, is_shadow: false }),
+            Kind::Leaf(leaf) => {
+                into.push(Part { node, leaf, address, bytes, size, is_shadow: false, is_lacking: false });
+            }
             Kind::Mirror => {
                 for child in &node.children {
                     self.collect_parts(self.node(*child), address, bytes.clone(), size, birth, flight, depth, into)?;
@@ -323,7 +327,10 @@ impl Topology {
             }
             Kind::DraidSpare { .. } => {
                 if let Some(target) = self.spare_target(node, address) {
+                    let before = into.len();
                     self.collect_parts(target, address, bytes, size, birth, flight, depth, into)?;
+                    let is_lacking = node.is_rebuilding() || node.missed.contains(birth);
+                    into[before..].iter_mut().for_each(|part| part.is_lacking |= is_lacking);
                 }
             }
             Kind::Raidz(_) | Kind::Draid(_) => {
@@ -362,7 +369,7 @@ impl Topology {
 
     /// Makes one part right. The bytes that were written for that; an error if it is not right now.
     async fn mend_part(&self, part: &Part<'_>, mend: &Mend) -> Result<u64, Fault> {
-        let Part { node, leaf, address, bytes, size, is_shadow } = part;
+        let Part { node, leaf, address, bytes, size, is_shadow, is_lacking } = part;
         let extent = Extent { address: *address, len: bytes.len() as u64 };
         let Some((disk, queue)) = leaf.writable_disk().filter(|_| leaf.holds(extent.address, extent.len)) else {
             return Ok(0);
@@ -379,7 +386,7 @@ impl Topology {
                 _ => return Ok(0),
             },
         };
-        let is_stale = node.missed.contains(mend.birth) || node.is_rebuilding();
+        let is_stale = *is_lacking || node.missed.contains(mend.birth) || node.is_rebuilding();
         if !is_stale && !is_shadow && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
             self.report(node, extent, kind, reading);
         }

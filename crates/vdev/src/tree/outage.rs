@@ -131,7 +131,9 @@ impl Topology {
     fn leaves_below<'a>(&'a self, node: &'a Node, leaves: &mut Vec<(&'a Node, &'a Leaf)>, is_spared: &mut bool) {
         match &node.kind {
             Kind::Leaf(leaf) => leaves.push((node, leaf)),
-            Kind::DraidSpare { draid: Some(_), .. } => *is_spared |= !node.is_rebuilding(),
+            Kind::DraidSpare { draid: Some(_), .. } => {
+                *is_spared |= !node.is_rebuilding() && node.missed.get().is_empty()
+            }
             _ => node.children.iter().for_each(|child| self.leaves_below(self.node(*child), leaves, is_spared)),
         }
     }
