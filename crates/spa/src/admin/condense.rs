@@ -64,8 +64,14 @@ impl Syncer {
             _ => None,
         });
         for (vdev, mapping) in removed.collect::<Vec<_>>() {
-            if self.is_worth_condensing(vdev, mapping).await? {
-                return self.begin_condensing(vdev).await;
+            match self.is_worth_condensing(vdev, mapping).await {
+                Ok(true) => return self.begin_condensing(vdev).await,
+                Ok(false) => {}
+                // The pool is written all the same.
+                Err(error) => {
+                    let what = format!("the mapping of the removed vdev {vdev} is not condensed: {error}");
+                    self.blocks.space.troubles.tell(what);
+                }
             }
         }
         Ok(())
@@ -86,6 +92,11 @@ impl Syncer {
                 >= u128::from(phys.bytes_mapped) * u128::from(tunables.zfs_condense_indirect_obsolete_pct);
         let mapping_bytes = phys.entry_count.saturating_mul(IndirectMappingEntry::SIZE as u64);
         let is_large = mapping_bytes > tunables.zfs_condense_min_mapping_bytes;
+        let loaded = self.blocks.space.removed.mappings.mapping(vdev).map_err(SpaError::contradiction)?;
+        if loaded.entries().len() as u64 != phys.entry_count {
+            // Condensed on disk, and in memory when the pool is opened next.
+            return Ok(false);
+        }
         Ok(is_much && is_large || map.length_bytes >= tunables.zfs_condense_max_obsolete_bytes)
     }
 
@@ -128,8 +139,9 @@ impl Syncer {
         // Of the map; and of the counts.
         self.mos.features.change("obsolete_counts", -1 - i64::from(counts.is_some()));
         Zap::put_entry(&self.mos.directory, txg, pool_directory::CONDENSING_INDIRECT, None).await?;
-        if self.blocks.space.pins.txgs(false).is_empty() {
-            let condensed = running.condensed(&self.in_txg()).await?;
+        if self.blocks.space.pins.txgs(false).is_empty()
+            && let Ok(condensed) = running.condensed(&self.in_txg()).await
+        {
             self.blocks.space.removed.mappings.put(vdev, std::sync::Arc::new(condensed));
         }
         Ok(())
