@@ -67,6 +67,7 @@
 
 mod accounts;
 mod audit;
+mod autotrim;
 mod background;
 mod caches;
 mod errlog;
@@ -206,6 +207,7 @@ impl Pool {
             leaf_work: syncer.jobs.leaf_work.seat.clone(),
             kstats: Kstats::default(),
             caches,
+            autotrim: autotrim::Counts::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),
