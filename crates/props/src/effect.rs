@@ -81,7 +81,7 @@ pub const OF_POOLS: &[(&str, Effect)] = &[
     ("ashift", NotYet),
     ("autoexpand", Obeyed),
     ("autoreplace", Obeyed),
-    ("autotrim", Stored),
+    ("autotrim", Obeyed),
     ("bootfs", Obeyed),
     ("cachefile", Obeyed),
     ("comment", Obeyed),
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn what_is_only_kept_is_ignored_unless_it_is_the_default() {
-        let autotrim = pool::find("autotrim").unwrap();
-        assert!(is_ignored(of_pool(autotrim), autotrim, 1) && !is_ignored(of_pool(autotrim), autotrim, 0));
+        let direct = dataset::find("volthreading").unwrap();
+        assert!(is_ignored(of_dataset(direct), direct, 0) && !is_ignored(of_dataset(direct), direct, 1));
         let atime = dataset::find("atime").unwrap();
         assert!(!is_ignored(of_dataset(atime), atime, 0));
     }

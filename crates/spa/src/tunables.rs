@@ -23,6 +23,7 @@ pub const TABLES: &[&[Tunable]] = &[
     EventTunables::TABLE,
     ScanTunables::TABLE,
     cenote_l2arc::Tunables::TABLE,
+    TrimTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -139,6 +140,19 @@ cenote_kstat::tunables! {
     }
 }
 
+cenote_kstat::tunables! {
+    /// Those of `autotrim`.
+    #[derive(Copy)]
+    pub(crate) struct TrimTunables {
+        /// The most that a device is told of at once.
+        zfs_trim_extent_bytes_max: u64 = 128 << 20, "bytes", Number(1 << 16, 1 << 40), AtOpen;
+        /// Shorter ranges that were freed are not trimmed.
+        zfs_trim_extent_bytes_min: u64 = 32 << 10, "bytes", Number(512, 1 << 40), AtOpen;
+        /// Txgs between two batches of what was freed.
+        zfs_trim_txg_batch: u64 = 32, "txgs", Number(1, 1 << 20), AtOpen;
+    }
+}
+
 impl LivelistTunables {
     pub(crate) const fn limits(&self) -> LivelistLimits {
         LivelistLimits {
@@ -171,6 +185,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(EventTunables::default().with(settings).numbers());
     all.extend(ScanTunables::default().with(settings).numbers());
     all.extend(cenote_l2arc::Tunables::default().with(settings).numbers());
+    all.extend(TrimTunables::default().with(settings).numbers());
     all
 }
 

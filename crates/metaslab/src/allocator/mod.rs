@@ -3,6 +3,7 @@
 //! One value, no clock, no thread, no I/O: calls in the same order give the same places. The caller holds the lock.
 
 mod checkpoint;
+mod freed;
 mod hold;
 mod load;
 mod place;
@@ -115,6 +116,8 @@ pub struct Allocator {
     gathered: Gathered,
     /// The work of the last txg.
     work: TxgWork,
+    /// Space that became free.
+    freed: freed::Freed,
     check: Option<ExtentCheck>,
 }
 
@@ -148,6 +151,7 @@ impl Allocator {
             forced: 0,
             gathered: Gathered::default(),
             work: TxgWork::default(),
+            freed: freed::Freed::default(),
             check: check.then(ExtentCheck::new),
         }
     }
@@ -160,7 +164,7 @@ impl Allocator {
             .map(|index| {
                 let mut metaslab = fresh(maps, index)?;
                 if is_creation {
-                    metaslab.sync_done(Txg(0), &Keep::USUAL)?;
+                    metaslab.sync_done(Txg(0), &Keep::USUAL, None)?;
                 }
                 Ok(metaslab)
             })

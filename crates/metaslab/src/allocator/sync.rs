@@ -102,16 +102,19 @@ impl Allocator {
         let mut next = Vec::new();
         for id in std::mem::take(&mut self.dirty[slot(txg)]) {
             let Some(vdev) = self.vdevs.get_mut(&id.vdev) else { continue };
-            if vdev.metaslab(id.index)?.sync_done(txg, keep)? {
+            let mut usable = Vec::new();
+            let noted = self.freed.is_noted().then_some(&mut usable);
+            if vdev.metaslab(id.index)?.sync_done(txg, keep, noted)? {
                 next.push(id);
             }
+            usable.into_iter().for_each(|range| self.freed.note(id.vdev, range));
             vdev.weigh(id.index, &self.tunables)?;
         }
         // New vdevs come into use with the txg, changed or not.
         for vdev in self.vdevs.values_mut() {
             for index in 0..vdev.metaslabs.len() as u64 {
                 if vdev.metaslab(index)?.is_new() {
-                    vdev.metaslab(index)?.sync_done(txg, keep)?;
+                    vdev.metaslab(index)?.sync_done(txg, keep, None)?;
                 }
             }
             vdev.main.is_full = false;

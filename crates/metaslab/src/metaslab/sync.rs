@@ -231,11 +231,21 @@ impl Metaslab {
     }
 
     /// The txg is on disk: what was freed two txgs ago can be used, unless a pinned txg has it. Whether something is still deferred, so
-    /// that the metaslab is to be synced in the next txg too.
-    pub(crate) fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>) -> Result<bool, SpaceError> {
+    /// that the metaslab is to be synced in the next txg too. What can be used goes into `noted` too.
+    pub(crate) fn sync_done(
+        &mut self,
+        txg: Txg,
+        keep: &Keep<'_>,
+        noted: Option<&mut Vec<std::ops::Range<u64>>>,
+    ) -> Result<bool, SpaceError> {
         self.is_new = false;
+        let early: Vec<_> = if mutant::is(Mutant::AutotrimEarly) { self.freed.iter().collect() } else { Vec::new() };
         let usable = self.deferred.sync_done(txg, self.freed.take(), keep);
         let usable = usable.map_err(SpaceError::tree(self.id, "frees kept for a view"))?;
+        if let Some(noted) = noted {
+            noted.extend(usable.iter().flat_map(|tree| tree.iter()));
+            noted.extend(early);
+        }
         if let Some(loaded) = &mut self.loaded {
             for tree in &usable {
                 loaded.free.add_all(tree).map_err(SpaceError::tree(self.id, "free space"))?;

@@ -173,6 +173,9 @@ impl Syncer {
             };
             let entry = value.map(PropertyValue::zap);
             cenote_dmu::Zap::put_entry(&object, self.txg, name, entry.as_ref()).await?;
+            if name == "autotrim" {
+                self.blocks.space.set_autotrim(matches!(value, Some(PropertyValue::Number(1..))));
+            }
             if name == "failmode" {
                 self.failmode = match value {
                     Some(PropertyValue::Number(number)) => FailMode::of_number(*number),

@@ -55,7 +55,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
-use crate::tunables::{EventTunables, ScanTunables};
+use crate::tunables::{EventTunables, TrimTunables, ScanTunables};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -303,6 +303,7 @@ impl Opening<'_> {
         mos.set_policy(obeying(|name| features.has(name), policy));
         let (space, unflushed_txgs) = self.space(&root_vdev, &features).await?;
         space.set_mos(&mos);
+        space.set_autotrim(property("autotrim") != 0);
         let writer = Writer::new(dmu, space.clone());
         let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
         let directory = mos.object(pool_directory::OBJECT).await?;
@@ -497,6 +498,7 @@ impl Opening<'_> {
         }
         let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
         let space = Space::new((*handle).clone(), options.clock, units, allocator, pool.shared.tree_mappings.clone());
+        let _ = space.trim_tunables.set(TrimTunables::default().with(&candidate.options.tunables));
         let _ = space.cache_tunables.set(cenote_l2arc::Tunables::default().with(&candidate.options.tunables));
         space.events.set_tunables(EventTunables::default().with(&candidate.options.tunables));
         Ok((Arc::new(space), unflushed))

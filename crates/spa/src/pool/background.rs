@@ -36,6 +36,7 @@ impl Pool {
             shared.resume_leaf_work();
             shared.is_background.store(true, Ordering::Release);
             shared.begin_caches(syncer);
+            shared.begin_autotrim(syncer);
             shared.txgs.set_tunables(tunables);
             if syncer.has_work() {
                 shared.want_txg();

@@ -80,6 +80,7 @@ pub(super) fn register(shared: &Arc<Shared>, cache: &Arc<Cache<ZioError>>) {
         txgs(shared.records.lock().iter(), snapshot);
         shared.tree.upgrade().inspect(|tree| tree.kstat(snapshot));
         shared.caches.kstat(snapshot);
+        shared.autotrim.kstat(snapshot);
         let logs = shared.logs.lock().clone();
         logs.iter().for_each(|logs| logs.kstat(snapshot));
         shared.kstats.kstat(logs.as_ref(), snapshot);

@@ -67,6 +67,7 @@
 
 mod accounts;
 mod audit;
+mod autotrim;
 mod background;
 mod caches;
 mod errlog;
@@ -208,6 +209,7 @@ impl Pool {
             rebuild: syncer.jobs.rebuild.seat.clone(),
             kstats: Kstats::default(),
             caches,
+            autotrim: autotrim::Counts::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),

@@ -13,6 +13,7 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Handle, Join};
 use cenote_vdev::tree::{Suspension, VdevTree};
 use cenote_zil::Logs;
 
+use super::autotrim::Counts;
 use super::frees::Frees;
 use super::heal::Healing;
 use super::history::TxgRecord;
@@ -90,6 +91,8 @@ pub(super) struct Shared {
     pub(super) kstats: Kstats,
     /// The second level of its cache.
     pub(super) caches: Arc<L2arc>,
+    /// What was trimmed by itself.
+    pub(super) autotrim: Counts,
     /// The sync, which gives back the last txg, not written yet.
     pub(super) sync: Mutex<Option<Join<Option<Txg>>>>,
 }

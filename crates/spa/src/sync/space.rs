@@ -101,6 +101,10 @@ pub(crate) struct Space {
     pub(crate) events: Arc<Events>,
     /// The tunables of cache devices, if they were given.
     pub(crate) cache_tunables: OnceLock<cenote_l2arc::Tunables>,
+    /// The tunables of trimming, if they were given.
+    pub(crate) trim_tunables: OnceLock<crate::tunables::TrimTunables>,
+    /// Begins to trim by itself, in a pool that is written in the background.
+    pub(crate) trim_begins: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Txgs whose blocks are kept.
     pub(crate) pins: Arc<Pins>,
     /// Vdevs that are gone, whose blocks are elsewhere.
@@ -108,6 +112,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// Obeys `autotrim` from now on.
+    pub(crate) fn set_autotrim(&self, is_on: bool) {
+        self.with(|allocator| allocator.note_freed(is_on));
+        if let Some(begin) = self.trim_begins.get().filter(|_| is_on) {
+            begin();
+        }
+    }
+
     pub(crate) fn new(
         handle: Handle,
         clock: Clock,
@@ -133,6 +145,8 @@ impl Space {
             troubles: Arc::default(),
             events: Arc::default(),
             cache_tunables: OnceLock::new(),
+            trim_tunables: OnceLock::new(),
+            trim_begins: OnceLock::new(),
             pins: Arc::default(),
             removed: Removed::new(mappings),
         };

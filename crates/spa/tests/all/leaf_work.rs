@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use cenote_dmu::Zap;
 use cenote_format::ids::Guid;
+use cenote_kstat::{Body, Stat};
 use cenote_sim::Machine;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
-use cenote_spa::{ImportOptions, LeafAction, LeafWorkKind, Pool, TopKind};
+use cenote_spa::{ImportOptions, LeafAction, LeafWorkKind, Pool, PropertyValue, TopKind};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 
@@ -251,6 +252,108 @@ fn a_vdev_that_is_initialized_while_it_is_evacuated_leaves_no_copies_of_free_spa
             );
             export_whole(&handle, &machine, pool, "evacuated while it was initialized").await;
             zdb(&machine, "evacuated");
+        });
+    }
+}
+
+/// The test that is run once more with a bug.
+const BY_ITSELF: &str = "leaf_work::what_is_freed_is_trimmed_by_itself";
+
+async fn autotrim(pool: &Pool, is_on: bool) {
+    let value = PropertyValue::Number(u64::from(is_on));
+    let set =
+        pool.change(move |syncer| Box::pin(async move { syncer.set_pool_property("autotrim", Some(&value)).await }));
+    set.await.unwrap();
+}
+
+fn trimmed_bytes(pool: &Pool) -> u64 {
+    let groups = pool.kstats().snapshot();
+    let group = groups.iter().find(|group| group.name == "iostats").unwrap();
+    let Body::Named(named) = &group.body else { panic!("they have names") };
+    match named.iter().find(|(name, _)| *name == "autotrim_bytes_written") {
+        Some((_, Stat::Count(count))) => *count,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_freed_is_trimmed_by_itself() {
+    for (seed, (layout, count)) in (40..).zip(LAYOUTS) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count, cenote_sim::slow());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed, 4).await;
+            pool.export().await.unwrap();
+            let given = import_with(&["zfs_trim_txg_batch=1", "zfs_trim_extent_bytes_min=4096"]);
+            let pool = opened_pool(&handle, &machine.paths, given.clone()).await.unwrap();
+            assert_eq!(trimmed_bytes(&pool), 0);
+            autotrim(&pool, true).await;
+            for more in 0..80 {
+                change(&pool, seed + 100 + more, 1).await;
+                handle.sleep(Duration::from_millis(100)).await;
+            }
+            let trimmed = trimmed_bytes(&pool);
+            assert!(trimmed > 64 << 10, "{layout:?}: {trimmed} bytes are trimmed");
+            pool.export().await.unwrap();
+            // The property is obeyed from the beginning, and until it is taken back.
+            let pool = opened_pool(&handle, &machine.paths, given).await.unwrap();
+            for more in 0..30 {
+                change(&pool, seed + 300 + more, 1).await;
+                handle.sleep(Duration::from_millis(100)).await;
+            }
+            assert!(trimmed_bytes(&pool) > 0, "{layout:?}");
+            autotrim(&pool, false).await;
+            handle.sleep(Duration::from_secs(3)).await;
+            let before = trimmed_bytes(&pool);
+            change(&pool, seed + 400, 8).await;
+            handle.sleep(Duration::from_secs(3)).await;
+            assert_eq!(trimmed_bytes(&pool), before, "{layout:?}: nobody wants it");
+            export_whole(&handle, &machine, pool, "trimmed by itself").await;
+            zdb(&machine, "trimmed by itself");
+        });
+    }
+}
+
+#[test]
+fn the_bug_that_freed_space_is_trimmed_at_once_is_seen() {
+    let mutant = cenote_taskq::mutant::Mutant::AutotrimEarly.name();
+    let told = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([BY_ITSELF, "--exact", "--nocapture"])
+        .env_remove(cenote_testkit::PART_VARIABLE)
+        .env(cenote_sim::MUTANT_VARIABLE, mutant)
+        .output()
+        .unwrap();
+    assert!(!told.status.success(), "{mutant}");
+}
+
+/// What was trimmed by itself was free for good: the power goes at any moment, and nothing that the pool then has is missing.
+#[test]
+fn a_cut_beside_trims_costs_nothing() {
+    for seed in seeds(8) {
+        let (layout, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count, cenote_sim::slow());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed, 4).await;
+            pool.export().await.unwrap();
+            let given = import_with(&["zfs_trim_txg_batch=1", "zfs_trim_extent_bytes_min=4096"]);
+            let mut pool = opened_pool(&handle, &machine.paths, given.clone()).await.unwrap();
+            autotrim(&pool, true).await;
+            for round in 0..4 {
+                for more in 0..10 {
+                    change(&pool, seed * 100 + round * 10 + more, 1).await;
+                    handle.sleep(Duration::from_millis(150)).await;
+                }
+                cut(&handle, &machine, Crash::Random).await;
+                drop(pool);
+                handle.sleep(Duration::from_secs(30)).await;
+                pool = opened_pool(&handle, &machine.paths, given.clone()).await.unwrap();
+            }
+            export_whole(&handle, &machine, pool, "cut beside trims").await;
         });
     }
 }
