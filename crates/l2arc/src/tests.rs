@@ -158,7 +158,7 @@ fn a_reader_gets_its_block_or_none_while_the_ring_goes_round() {
     }
     let (mut hits, mut laps) = (0, 0);
     for seed in 0..6 {
-        simulated(seed, (14 << 20) + (seed % 3 << 20), async |handle, sim| {
+        simulated(seed, (14 << 20) + ((seed % 3) << 20), async |handle, sim| {
             let tunables =
                 if seed % 2 == 0 { small() } else { Tunables { l2arc_rebuild_blocks_min_l2size: 1 << 30, ..small() } };
             let mut bench = Bench::new(&handle, sim, seed, tunables).await;

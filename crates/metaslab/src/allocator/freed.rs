@@ -1,6 +1,6 @@
 //! Space that became free lately, for those who tell devices of it (OpenZFS's `ms_trim`).
 //!
-//! What a txg frees can be used two txgs later, and not before; then it is noted here. What is noted may have been used again since: who takes it
+//! The space that a txg frees can be used two txgs later, and not before; then it is noted here. Noted space may have been used again since: who takes it
 //! holds it first ([`Allocator::hold_free`]). It is in memory alone: a crash forgets it, and a trim of the whole vdev finds it.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl Allocator {
         self.freed.is_noted()
     }
 
-    /// What became free since this was asked last, in the order of places.
+    /// The ranges that became free since this was asked last, in the order of places.
     #[must_use]
     pub fn take_freed(&mut self) -> Vec<(VdevId, Range<u64>)> {
         let all = std::mem::take(&mut self.freed.vdevs).into_iter();

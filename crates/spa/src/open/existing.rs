@@ -55,7 +55,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
-use crate::tunables::{EventTunables, TrimTunables, ScanTunables};
+use crate::tunables::{EventTunables, ScanTunables, TrimTunables};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.

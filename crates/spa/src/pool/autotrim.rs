@@ -15,42 +15,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
-use cenote_kstat::Snapshot;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::sync::atomic::Ordering;
 use cenote_taskq::{AsyncMutex, Class, Either, boxed, race};
 use cenote_vdev::tree::{FreeWrite, VdevTree};
 
 use super::shared::Shared;
+use super::trimmed::Counts;
 use crate::sync::Syncer;
 use crate::sync::space::Space;
 use crate::tunables::TrimTunables;
 
 /// How often it is looked at whether a batch is due.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-
-/// What was told to devices, with the names of OpenZFS's `iostats`.
-#[derive(Default)]
-pub(super) struct Counts {
-    extents: AtomicU64,
-    bytes: AtomicU64,
-    skipped: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Counts {
-    pub(super) fn kstat(&self, snapshot: &mut Snapshot) {
-        let sheet = snapshot.group("iostats");
-        for (name, count) in [
-            ("autotrim_extents_written", &self.extents),
-            ("autotrim_bytes_written", &self.bytes),
-            ("autotrim_extents_skipped", &self.skipped),
-            ("autotrim_extents_failed", &self.failed),
-        ] {
-            sheet.count(name, count.load(Ordering::Relaxed));
-        }
-    }
-}
 
 /// A pool's trimming.
 struct Autotrim {
@@ -100,6 +77,7 @@ impl Autotrim {
         if synced.0 < last.0.saturating_add(self.tunables.zfs_trim_txg_batch) {
             return Some(true);
         }
+        assert!(synced >= *last, "txgs go on");
         *last = synced;
         let tree = shared.tree.upgrade()?;
         for (vdev, range) in space.with(|allocator| allocator.take_freed()) {
@@ -139,7 +117,7 @@ impl Autotrim {
             if piece.start >= range.end {
                 return;
             }
-            assert!(piece.end > at, "a piece that is held lies further on");
+            assert!(piece.start >= at && piece.end > at, "a piece that is held lies further on");
             for leaf in leaves.iter().filter(|leaf| !self.deaf.contains(leaf)).copied().collect::<Vec<_>>() {
                 self.tell(counts, tree, vdev, leaf, piece.clone()).await;
             }
@@ -150,6 +128,8 @@ impl Autotrim {
 
     /// Tells a device of the part of a piece that it has.
     async fn tell(&mut self, counts: &Counts, tree: &Arc<VdevTree>, vdev: VdevId, leaf: Guid, piece: Range<u64>) {
+        // A raidz that is expanded meanwhile has its sectors elsewhere.
+        let Some(_kept) = tree.keep_vdevs() else { return };
         let Some(part) = tree.part_of_leaf(vdev, leaf, piece) else { return };
         if part.end.saturating_sub(part.start) < self.tunables.zfs_trim_extent_bytes_min {
             counts.skipped.fetch_add(1, Ordering::Relaxed);
@@ -158,6 +138,7 @@ impl Autotrim {
         let mut at = part.start;
         while at < part.end {
             let len = (part.end - at).min(self.tunables.zfs_trim_extent_bytes_max);
+            assert!(len > 0 && at + len <= part.end, "a device is told of what is held, and of nothing beside it");
             match tree.write_free(leaf, at, FreeWrite::Discard(len)).await {
                 Ok(()) => {
                     counts.extents.fetch_add(1, Ordering::Relaxed);

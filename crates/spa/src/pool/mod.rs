@@ -89,6 +89,7 @@ mod shared;
 mod sync_task;
 mod syncer_slot;
 mod task;
+mod trimmed;
 mod verbs;
 mod view;
 
@@ -209,7 +210,7 @@ impl Pool {
             rebuild: syncer.jobs.rebuild.seat.clone(),
             kstats: Kstats::default(),
             caches,
-            autotrim: autotrim::Counts::default(),
+            autotrim: trimmed::Counts::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),

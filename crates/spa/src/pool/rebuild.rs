@@ -127,6 +127,7 @@ impl Worker {
                 continue;
             }
             failed.extend(copied.failed);
+            assert!(end_bytes >= at, "a rebuild goes on, and not back");
             at = end_bytes;
             self.report(RebuildReport {
                 offset_bytes: at,

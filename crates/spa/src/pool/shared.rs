@@ -13,13 +13,13 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Handle, Join};
 use cenote_vdev::tree::{Suspension, VdevTree};
 use cenote_zil::Logs;
 
-use super::autotrim::Counts;
 use super::frees::Frees;
 use super::heal::Healing;
 use super::history::TxgRecord;
 use super::kstat::Kstats;
 use super::root::Root;
 use super::syncer_slot::SyncerSlot;
+use super::trimmed::Counts;
 use crate::FailedPool;
 use crate::events::Events;
 use crate::failmode::FailMode;
@@ -91,7 +91,7 @@ pub(super) struct Shared {
     pub(super) kstats: Kstats,
     /// The second level of its cache.
     pub(super) caches: Arc<L2arc>,
-    /// What was trimmed by itself.
+    /// The space that was trimmed by itself.
     pub(super) autotrim: Counts,
     /// The sync, which gives back the last txg, not written yet.
     pub(super) sync: Mutex<Option<Join<Option<Txg>>>>,

@@ -328,7 +328,7 @@ fn the_bug_that_freed_space_is_trimmed_at_once_is_seen() {
     assert!(!told.status.success(), "{mutant}");
 }
 
-/// What was trimmed by itself was free for good: the power goes at any moment, and nothing that the pool then has is missing.
+/// Space that was trimmed by itself was free for good: the power goes at any moment, and nothing that the pool then has is missing.
 #[test]
 fn a_cut_beside_trims_costs_nothing() {
     for seed in seeds(8) {

@@ -123,7 +123,7 @@ async fn assert_rebuilt(
     assert_eq!(feature_count(&pool).await, 0, "{what}");
     pool.export().await.unwrap();
     let without = |gone: &[usize]| -> Vec<PathBuf> {
-        let is_there = |at: &usize| !gone.contains(at) && !(is_replacing && *at == old_of(layout));
+        let is_there = |at: &usize| !(gone.contains(at) || is_replacing && *at == old_of(layout));
         (0..=count).filter(is_there).map(|at| machine.paths[at].clone()).collect()
     };
     let (_, report) = check(handle, &without(&[])).await;
@@ -171,16 +171,15 @@ fn a_new_leaf_has_all_that_it_should() {
 #[test]
 fn bugs_of_rebuilds_are_seen() {
     // Still to be aimed at: `rebuild-unheld`, whose pools fill up before a place is used again.
-    for mutant in [cenote_taskq::mutant::Mutant::RebuildRangeLost.name()] {
-        let told = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([BUSY, "--exact", "--nocapture"])
-            .env_remove(cenote_testkit::PART_VARIABLE)
-            .env(cenote_sim::MUTANT_VARIABLE, mutant)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&told.stderr);
-        assert!(!told.status.success() && text.contains("rebuilt, seed"), "{mutant}: {text}");
-    }
+    let mutant = cenote_taskq::mutant::Mutant::RebuildRangeLost.name();
+    let told = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([BUSY, "--exact", "--nocapture"])
+        .env_remove(cenote_testkit::PART_VARIABLE)
+        .env(cenote_sim::MUTANT_VARIABLE, mutant)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&told.stderr);
+    assert!(!told.status.success() && text.contains("rebuilt, seed"), "{mutant}: {text}");
 }
 
 /// Cut, exported and opened again, it ends as if nothing had been.

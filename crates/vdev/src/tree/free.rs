@@ -66,6 +66,12 @@ impl VdevTree {
         })
     }
 
+    /// Has the vdevs stay as they are while it is there, so that a part of a leaf is the part still. None while they change.
+    #[must_use]
+    pub fn keep_vdevs(&self) -> Option<impl Drop + Send + '_> {
+        self.common.mends.begin()
+    }
+
     /// Writes free space of a leaf, at an offset of its data area.
     ///
     /// # Errors

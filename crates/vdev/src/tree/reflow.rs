@@ -28,8 +28,9 @@
 //! ([`VdevTree::reflow_losses`]) before a batch and when its word is about to be written, and does the batch again if it differs.
 //!
 //! **Invariants.**
-//! 1. The word on disk never claims a place that is not stable. 2. No place from which the word on disk has a row read is overwritten by another
-//! sector. 3. `synced` is set after the uberblock that says so, and never before: until then both places have the row.
+//! 1. The word on disk never claims a place that is not stable.
+//! 2. No place from which the word on disk has a row read is overwritten by another sector.
+//! 3. `synced` is set after the uberblock that says so, and never before: until then both places have the row.
 //!
 //! **Crash.** The word on disk says where each row is; by invariants 1 and 2 it is there. What was copied behind it is copied again.
 //!

@@ -291,6 +291,7 @@ impl ScanSeat {
     fn take(&self) -> Option<(ScanReport, Reached)> {
         let mut seat = self.0.0.lock();
         let told_bytes = std::mem::take(&mut seat.told_bytes);
+        assert!(told_bytes <= seat.unreported.read_bytes, "a report is of bytes that were read");
         seat.unreported.read_bytes -= told_bytes;
         seat.report.take()
     }

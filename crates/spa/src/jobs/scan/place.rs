@@ -178,6 +178,7 @@ impl ScanPlace {
             None => (0, Bookmark::objset(ObjsetId(0))),
         };
         let (object, min_txg) = queue.swap_remove(at);
+        assert!(queue.iter().all(|(other, _)| *other != object), "the dataset at hand is not in the queue");
         let tree = &datasets[&object];
         phys.current_min_txg = min_txg;
         phys.current_max_txg = tree.history.taken.map_or(phys.max_txg, |taken| taken.min(phys.max_txg));
@@ -214,10 +215,12 @@ fn firsts(datasets: &BTreeMap<ObjectId, DatasetTree>, left: &BTreeSet<ObjectId>)
             line.push(next);
             at = before(&next);
         }
+        assert!(line.len() <= datasets.len(), "a line has each dataset once at most");
         let is_left = at.and_then(|at| known.get(&at).copied()).unwrap_or(false);
         is_behind(&mut known, &line, is_left, left);
     }
-    let is_first = |object: &&ObjectId| !before(object).is_some_and(|before| known.get(&before) == Some(&true));
+    assert_eq!(known.len().min(datasets.len()), datasets.len(), "each dataset is known");
+    let is_first = |object: &&ObjectId| before(object).is_none_or(|before| known.get(&before) != Some(&true));
     left.iter().filter(is_first).copied().collect()
 }
 
