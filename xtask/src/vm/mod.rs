@@ -20,11 +20,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|replicate|raw [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|written|multihost|send|snapshots|livelists|redact|replicate|raw [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|replicate|raw \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|written|multihost|send|snapshots|livelists|redact|replicate|raw \
              [--all] \
              [ARG…]"
         )
@@ -35,6 +35,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("devices", []) => return devices(),
         ("logs", []) => return logs(),
         ("frozen", _) => return frozen(rest),
+        ("jobs", _) => return jobs(rest),
         ("multihost", []) => return multihost(),
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
@@ -68,7 +69,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, livelists, redact, replicate or raw, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, jobs, written, multihost, send, snapshots, livelists, redact, replicate or raw, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -198,6 +199,11 @@ fn frozen(arguments: &[String]) -> Result<()> {
     }
     let (options, folder): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with("--"));
     process::run(process::script("tools/openzfs-vm/frozen").args(options).arg(golden::built_program()?).args(folder))
+}
+
+/// Half-done work on a pool's devices, in turns with the kernel's module. The argument is a pattern for the names of scenarios.
+fn jobs(arguments: &[String]) -> Result<()> {
+    process::run(process::script("tools/openzfs-vm/jobs").arg(golden::built_program()?).args(arguments))
 }
 
 /// Checks that a built image has the content that it was built from.
