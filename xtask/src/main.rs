@@ -45,11 +45,12 @@ Usage: cargo xtask CHORE
   bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
   zdb-check              judge pools that Cenote writes by zdb
-  openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|
+  openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|written|multihost|send|snapshots|livelists|redact|
                          replicate|raw [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm); image, written: it judges pools of ours;
                          owner, multihost: each refuses what the other has; devices: such that miss txgs, and large sectors;
-                         logs: it replays what a killed server leaves; frozen: each side replays logs of all kinds of the other
+                         logs: it replays what a killed server leaves; frozen: each side replays logs of all kinds of the other;
+                         jobs: each side ends the other's half-done scrubs, resilvers, rebuilds, removals, expansions
   fuzz [TARGET,…] [SECONDS]
                          coverage-guided fuzzing, SECONDS for each target
   fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, the same every time

@@ -11,7 +11,7 @@
 //!  read from  new place    old place           old place
 //!  written to new place    old and new place   old place
 //! ```
-//! `synced` is what the uberblock on disk says (the *reflow word*), `copied` lies before the *limit* that follows from it ([`reflow_limit_bytes`]): what is
+//! `synced` is what the uberblock on disk says (the *reflow word*), `copied` lies before the *limit* that follows from it (`reflow_limit_bytes`): what is
 //! written up to there lands on old places of rows before `synced` alone, which nobody reads any more. At the beginning the limit
 //! would be 0. So the first sectors go to the *scratch area* of each child, in front of the data, then from there to their new places, each step
 //! with a reflow word of its own; the picture has a third place then.
