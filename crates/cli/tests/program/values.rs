@@ -98,6 +98,7 @@ fn how(property: &Property) -> How {
         }
         "devices" | "exec" | "setuid" => How::Elsewhere("options of the mount: everyday.rs"),
         "prefetch" | "primarycache" => How::Elsewhere("what the cache has to load: crates/dmu/tests/all/cached.rs"),
+        "secondarycache" => How::Elsewhere("what a cache device gets: caches.rs"),
         "quota" => How::Elsewhere("how much can be written: mount_rw.rs and change.rs"),
         "filesystem_limit" | "snapshot_limit" => {
             How::Elsewhere("how many datasets and snapshots there can be: crates/dsl/tests/all/limits.rs")
