@@ -22,7 +22,7 @@ use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 
 use super::scan::{ScanSeat, ScanWork};
-use super::{Job, Progress, Slice};
+use super::{Job, Progress};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 
@@ -174,13 +174,7 @@ impl Job for ErrorScrub {
         &mut self.progress
     }
 
-    /// The worker asks for a txg when it has something to be taken.
-    fn goes_on(&self) -> bool {
-        false
-    }
-
-    #[boxed]
-    async fn slice(&mut self, _: &mut InTxg<'_>, _: &mut Slice) -> Result<(), SpaError> {
-        unreachable!("its slice comes after the datasets of its txg")
+    fn has_worker(&self) -> bool {
+        true
     }
 }

@@ -173,12 +173,19 @@ pub(crate) trait Job: Send + Sync {
         of_pool
     }
 
-    /// Does a slice of the work as changes of the txg, and writes how far it has come.
+    /// A worker does the work. It asks for a txg when it has something to be taken, and the syncer takes that beside the slices.
+    fn has_worker(&self) -> bool {
+        false
+    }
+
+    /// Does a slice of the work as changes of the txg, and writes how far it has come. Not called of a job that has a worker.
     ///
     /// # Errors
     /// The txg cannot be written. What merely cannot be read makes the job stand still.
     #[boxed]
-    async fn slice(&mut self, rooms: &mut InTxg<'_>, slice: &mut Slice) -> Result<(), SpaError>;
+    async fn slice(&mut self, _rooms: &mut InTxg<'_>, _slice: &mut Slice) -> Result<(), SpaError> {
+        unreachable!("the job {} has slices or a worker", self.name())
+    }
 
     /// Gives up what is left, as a change of the txg.
     ///
@@ -191,7 +198,7 @@ pub(crate) trait Job: Send + Sync {
 
     /// It goes on with the next txg.
     fn goes_on(&self) -> bool {
-        self.has_work() && !self.is_stuck() && !self.progress().is_paused
+        !self.has_worker() && self.has_work() && !self.is_stuck() && !self.progress().is_paused
     }
 
     /// Its status, if there is work left.
@@ -345,6 +352,7 @@ impl Jobs {
             if !job.goes_on() {
                 continue;
             }
+            assert!(!job.has_worker(), "the reports of a worker are taken beside the slices");
             let now = rooms.handle.now();
             job.progress_mut().begun.get_or_insert(now);
             let mut slice = Slice::new(now, job.blocks_max(of_pool));

@@ -44,7 +44,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Instant, boxed};
 use cenote_vdev::config::VdevConfig;
 
-use super::{Job, Progress, Slice};
+use super::{Job, Progress};
 use crate::SpaError;
 use crate::figures::rebuild_of;
 use crate::sync::rooms::InTxg;
@@ -239,6 +239,7 @@ impl Rebuild {
         table: ObjectId,
         phys: RebuildPhys,
     ) -> Result<RebuildPlan, SpaError> {
+        assert!(phys.min_txg < phys.max_txg, "a rebuild is of some txgs");
         if !self.is_of(vdev) {
             rooms.mos.features.change("device_rebuild", 1);
         }
@@ -333,13 +334,7 @@ impl Job for Rebuild {
         &mut self.progress
     }
 
-    /// The workers ask for a txg when they have something to be taken.
-    fn goes_on(&self) -> bool {
-        false
-    }
-
-    #[boxed]
-    async fn slice(&mut self, _: &mut InTxg<'_>, _: &mut Slice) -> Result<(), SpaError> {
-        unreachable!("what workers report is taken by the syncer, which ends rebuilds")
+    fn has_worker(&self) -> bool {
+        true
     }
 }

@@ -33,10 +33,10 @@ use std::sync::Arc;
 use cenote_dmu::{Object, Zap};
 use cenote_format::ids::{Guid, VdevId};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::Instant;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Instant, boxed};
 
-use super::{Job, Progress, Slice};
+use super::{Job, Progress};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 pub(crate) use worker::{Worker, work};
@@ -342,14 +342,8 @@ impl Job for LeafWork {
         &mut self.progress
     }
 
-    /// The workers ask for a txg when they have something to be taken.
-    fn goes_on(&self) -> bool {
-        false
-    }
-
-    #[boxed]
-    async fn slice(&mut self, _: &mut InTxg<'_>, _: &mut Slice) -> Result<(), SpaError> {
-        unreachable!("what workers report is taken by the syncer, which tells of it")
+    fn has_worker(&self) -> bool {
+        true
     }
 }
 

@@ -40,7 +40,7 @@ use cenote_taskq::{Instant, Notify, boxed};
 use cenote_vdev::dtl::Dtl;
 use cenote_zio::Bookmark;
 
-use super::{Job, Progress, Slice};
+use super::{Job, Progress};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 use crate::tunables::ScanTunables;
@@ -225,6 +225,7 @@ impl ScanSeat {
             return;
         }
         let (before, reached) = seat.report.take().unzip();
+        assert!(seat.told_bytes <= seat.unreported.read_bytes, "reports are of ever more bytes");
         assert!(!matches!(reached, Some(Reached::End)), "nothing comes after the end");
         let mut sum: ScanReport = before.unwrap_or_default();
         sum.add(report);
@@ -593,13 +594,7 @@ impl Job for Scan {
         &mut self.progress
     }
 
-    /// The worker asks for a txg when it has something to be taken.
-    fn goes_on(&self) -> bool {
-        false
-    }
-
-    #[boxed]
-    async fn slice(&mut self, _: &mut InTxg<'_>, _: &mut Slice) -> Result<(), SpaError> {
-        unreachable!("a scan's slice comes after the datasets of its txg")
+    fn has_worker(&self) -> bool {
+        true
     }
 }

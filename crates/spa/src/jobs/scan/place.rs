@@ -177,6 +177,9 @@ impl ScanPlace {
             None if queue.is_empty() => return Ok(queue),
             None => (0, Bookmark::objset(ObjsetId(0))),
         };
+        let comes_after =
+            |(object, _): &(ObjectId, Txg)| datasets[object].before.is_some_and(|it| firsts.contains(&it));
+        assert!(!queue.iter().any(comes_after), "none comes after another one of them");
         let (object, min_txg) = queue.swap_remove(at);
         assert!(queue.iter().all(|(other, _)| *other != object), "the dataset at hand is not in the queue");
         let tree = &datasets[&object];
@@ -194,34 +197,16 @@ impl ScanPlace {
 
 /// Those that are left and come after no other one that is left.
 fn firsts(datasets: &BTreeMap<ObjectId, DatasetTree>, left: &BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
-    /// Of a dataset: whether one that is left is it, or comes before it.
-    fn is_behind(
-        known: &mut BTreeMap<ObjectId, bool>,
-        line: &[ObjectId],
-        mut is_left: bool,
-        left: &BTreeSet<ObjectId>,
-    ) {
-        for object in line.iter().rev() {
-            is_left |= left.contains(object);
-            known.insert(*object, is_left);
+    // A dataset's blocks are younger than those of the snapshot before it, so that comes first here.
+    let mut in_line: Vec<_> = datasets.iter().collect();
+    in_line.sort_by_key(|(_, tree)| tree.born_after);
+    let mut behind = BTreeSet::new();
+    for (object, tree) in in_line {
+        if tree.before.is_some_and(|before| left.contains(&before) || behind.contains(&before)) {
+            behind.insert(*object);
         }
     }
-    let mut known = BTreeMap::new();
-    let before = |object: &ObjectId| datasets.get(object).and_then(|tree| tree.before);
-    for object in datasets.keys() {
-        // A line has no more datasets than there are, whatever the disk says.
-        let (mut line, mut at) = (Vec::new(), Some(*object));
-        while let Some(next) = at.filter(|next| !known.contains_key(next) && line.len() < datasets.len()) {
-            line.push(next);
-            at = before(&next);
-        }
-        assert!(line.len() <= datasets.len(), "a line has each dataset once at most");
-        let is_left = at.and_then(|at| known.get(&at).copied()).unwrap_or(false);
-        is_behind(&mut known, &line, is_left, left);
-    }
-    assert_eq!(known.len().min(datasets.len()), datasets.len(), "each dataset is known");
-    let is_first = |object: &&ObjectId| before(object).is_none_or(|before| known.get(&before) != Some(&true));
-    left.iter().filter(is_first).copied().collect()
+    left.difference(&behind).copied().collect()
 }
 
 /// A dataset as a tree of blocks.
