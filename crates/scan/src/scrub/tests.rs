@@ -7,7 +7,7 @@ use std::time::Duration;
 use cenote_admin::{destroy_snapshots, take_snapshots};
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{DslDatasetPhys, ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::dsl::{DslDatasetPhys, ScanFunction, ScanPhys, ScanState, ZBookmark, pool_directory};
 use cenote_format::ids::ObjectId;
 use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
@@ -231,6 +231,30 @@ fn progress_is_seen_while_gathered_blocks_are_read() {
     });
 }
 
+/// Found by hand: in a pool that nobody changes no txg came while a scrub went on, so that its progress was seen, and on disk, at its end alone.
+#[test]
+fn a_scrub_is_recorded_where_nobody_changes_the_pool() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    let latency = Latency { read: Duration::from_secs(2), ..cenote_sim::slow() };
+    let machine = machine_of(&runtime, 2, latency);
+    runtime.block_on(async {
+        let first = live(&handle, &machine, LAYOUTS[0].0, small()).await;
+        change(&first, 8).await;
+        first.export().await.unwrap();
+        let pool = open_in_order(&handle, &machine.paths, &["zfs_scan_legacy=1"]).await;
+        attend_in_steps(&pool, 4);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let mut in_middle = 0;
+        while let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state == ScanState::SCANNING) {
+            in_middle += u64::from(scan.examined_bytes > 0 && pool.scan_unreported().scan == Some(scan));
+            handle.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(in_middle > 2, "nothing was seen before its end ({in_middle} times)");
+        pool.export().await.unwrap();
+    });
+}
+
 /// Blocks in the order of places are the same ones as in the order of trees, and what is bad is mended.
 #[test]
 fn a_sorted_scrub_reads_the_same_blocks() {
@@ -409,6 +433,9 @@ async fn check_named(pool: &Pool) {
         let dataset = view.mos().object(ObjectId(object)).await.unwrap();
         assert_eq!(dataset.phys().bonus_type, DmuType::DSL_DATASET, "dataset {object} of the scan");
     }
+    // OpenZFS goes through deduplication tables first, and asserts that no bookmark is there before it has.
+    let is_beginning = scan.bookmark == ZBookmark::default();
+    assert!(is_beginning || scan.has_walked_tables(), "tables are left: {scan:?}");
     check_line(&view, scan.bookmark.objset.0, queued).await;
 }
 

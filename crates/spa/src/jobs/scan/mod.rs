@@ -135,6 +135,8 @@ pub struct ScanOrder {
     pub memory_bytes: u64,
     /// The longest time before what was gathered is read.
     pub patience: Duration,
+    /// The worker stands still when it has reported so many bytes; for tests.
+    pub issue_bytes_max: Option<u64>,
 }
 
 impl Default for ScanOrder {
@@ -150,13 +152,16 @@ impl ScanOrder {
         Self {
             memory_bytes: if tunables.zfs_scan_legacy { 0 } else { memory_bytes },
             patience: Duration::from_secs(tunables.zfs_scan_checkpoint_intval),
+            issue_bytes_max: Some(tunables.zfs_scan_issue_bytes_max).filter(|bytes| *bytes > 0),
         }
     }
 }
 
-/// The work of a worker since its last report.
+/// The work of a worker since its last report, and the scan as of that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unreported {
+    /// With all that was reported: the record on disk is written now and then. None before the first report of a round.
+    pub scan: Option<ScanPhys>,
     /// Bytes of blocks that it has come to and gathered, all copies.
     pub gathered_bytes: u64,
     /// Those of them that it has read.
@@ -257,6 +262,11 @@ impl ScanSeat {
         if seat.task.as_ref().is_some_and(|task| task.round == round) {
             seat.unreported.read_bytes = seat.unreported.read_bytes.saturating_add(bytes);
         }
+    }
+
+    /// The scan as of the last report.
+    fn counted(&self, scan: ScanPhys) {
+        self.0.0.lock().unreported.scan = Some(scan);
     }
 
     /// The work since the last report.
@@ -492,6 +502,7 @@ impl Scan {
             self.unrepaired.leaves.entry(guid).or_default().absorb(&txgs);
         }
         self.unrepaired.any.absorb(&report.unmended);
+        self.seat.counted(*phys);
         match reached {
             Reached::End => true,
             Reached::Place(place) => {
