@@ -108,8 +108,9 @@ async fn work(
         if is_lost || sink.sorter.bytes() > 0 {
             cursor = sink.again(is_lost);
         }
-        if seat.is_wanted(round) && !is_lost {
-            handle.sleep(AGAIN_AFTER).await;
+        if seat.is_wanted(round) {
+            // What could not be written now may be, soon.
+            handle.sleep(if is_lost { RECORDED_POLL } else { AGAIN_AFTER }).await;
         }
     }
 }
@@ -153,7 +154,7 @@ async fn walked(
             sink.read_gathered().await;
             let is_done = !sink.is_lost.load(Ordering::Relaxed) && visit_logs(&reads, &view, sink).await;
             sink.end_step();
-            (cursor, is_done)
+            (cursor, is_done && !sink.is_lost.load(Ordering::Relaxed))
         }
         Ended::Stopped(_) => (cursor, false),
     }
@@ -252,7 +253,9 @@ impl<'a> Scanner<'a> {
 
     /// Where the walk goes on when what was gathered is lost.
     fn again(&mut self, less: bool) -> Cursor {
-        (self.fresh, self.kept) = (ScanReport::default(), ScanReport::default());
+        // It is visited again, but what was written again is right by then.
+        let processed_bytes = self.fresh.processed_bytes.saturating_add(self.kept.processed_bytes);
+        (self.fresh, self.kept) = (ScanReport::default(), ScanReport { processed_bytes, ..ScanReport::default() });
         self.sorter.clear(less);
         self.reported.clone()
     }
@@ -266,16 +269,25 @@ impl<'a> Scanner<'a> {
     /// Reads all that was gathered.
     async fn read_gathered(&mut self) {
         match self.sorter.read(self.handle, (self.seat, self.round), &self.reads).await {
-            Some(report) => {
+            (report, true) => {
                 self.sorter.clear(false);
                 self.kept.add(report);
             }
-            None => self.is_lost.store(true, Ordering::Relaxed),
+            (report, false) => {
+                self.kept.processed_bytes = self.kept.processed_bytes.saturating_add(report.processed_bytes);
+                self.is_lost.store(true, Ordering::Relaxed);
+            }
         }
         self.seat.gathers(self.round, 0);
     }
 
     fn count(&mut self, visited: Visited) {
+        // It is visited again, with all since the last report.
+        if visited.scanned.is_refused {
+            self.is_lost.store(true, Ordering::Relaxed);
+            self.fresh.processed_bytes = self.fresh.processed_bytes.saturating_add(visited.scanned.processed_bytes);
+            return;
+        }
         count(&mut self.fresh, visited);
     }
 }

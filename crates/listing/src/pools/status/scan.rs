@@ -432,7 +432,7 @@ fn running(
         nicebytes(issued),
         nicebytes(to_read),
         rate(issued),
-        nicebytes(scan.processed_bytes)
+        nicebytes(scan.processed_bytes.saturating_add(unreported.processed_bytes))
     )
 }
 
