@@ -96,8 +96,8 @@ pub(super) fn peer_scan(
     record_bytes: u64,
     data_bytes: u64,
 ) -> Result<PeerScan> {
-    let (folder, file) = (options.folder.join("peer"), data_bytes.to_string());
-    let (folder, record, data) = (folder.display().to_string(), record_bytes.to_string(), file.clone());
+    let (folder, file) = (options.folder.join("peer"), (data_bytes / 2 * 3).to_string());
+    let (folder, record, data) = (folder.display().to_string(), record_bytes.to_string(), data_bytes.to_string());
     let arguments = [
         verb,
         "--dir",
@@ -192,7 +192,7 @@ pub(super) fn processor(options: &Options, suite: &mut Suite, raw: &mut Map<Stri
             let wanted = format!("scrub, records of {name}: at most 1 ns of processor a byte");
             suite.target(wanted, listed(&ns), middle(&ns) <= 1.0);
         }
-        let wanted = format!("scrub, records of {name}: memory within its tunable of {tunable_mib} MiB");
+        let wanted = format!("scrub, records of {name}: memory within its tunable of {} MiB", short(tunable_mib));
         suite.target(wanted, listed(&grown), middle(&grown) <= tunable_mib);
         kept.push(json!({ "record_bytes": record_bytes, "ns_per_byte": ns, "mb_per_s": rate, "grown_mib": grown }));
     }
