@@ -540,6 +540,8 @@ fn free_space_is_initialized_and_trimmed() {
     }
 }
 
+    let refused = images.refused("zpool", &["trim", "-d", "mine"]);
+    assert!(refused.contains("cannot trim 0.img: trim operations are not supported by device"), "{refused}");
 /// A pool of mirrors becomes two, by whoever has it; the new one can be imported at once.
 #[test]
 fn a_pool_is_split_by_whoever_has_it() {
