@@ -8,6 +8,7 @@ use crate::common;
 use std::os::unix::fs::FileExt;
 
 use common::images::Images;
+use common::mounted::{End, Mounted, can_mount};
 
 /// Writes a file into a dataset, and finds where its first bytes lie.
 fn put(images: &Images, dataset: &str, name: &str, mark: u32) -> Vec<u64> {
@@ -172,4 +173,35 @@ fn encrypted_datasets_are_scrubbed_without_their_keys() {
     assert!(status.contains(&dataset), "{status}");
     image.write_all_at(&kept, at).unwrap();
     scrubbed(0);
+}
+
+/// What another process could not read of a pool that a mount writes gets into the pool's error log, with names, once the mount has found it bad too.
+#[test]
+fn what_verify_finds_of_a_pool_in_use_is_in_its_error_log() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    images.run("zfs", &["create", "mine/a"]);
+    let places = put(&images, "mine/a", "one", 0x0bad_0004);
+    let mounted = Mounted::new(&images, "mine");
+    let image = std::fs::File::options().read(true).write(true).open(&images.files[0]).unwrap();
+    let mut kept = [0; 64];
+    image.read_exact_at(&mut kept, places[0]).unwrap();
+    image.write_all_at(&[0xaa; 64], places[0]).unwrap();
+    let status = || images.run("zpool", &["status", "-v", "mine"]);
+    assert!(status().contains("No known data errors"));
+    let mut verify = images.bare();
+    verify.args(["verify", "-f", "-d"]).arg(&images.dir).arg("mine");
+    let found = verify.output().unwrap();
+    assert_eq!(found.status.code(), Some(1), "{}", common::said(&found));
+    assert!(status().contains("mine/a:/one"), "{}", status());
+    mounted.end(End::Unmount);
+    // It is on disk.
+    assert!(status().contains("mine/a:/one"), "{}", status());
+    zdb_says(&images, "errlog_last = 0", false);
+    image.write_all_at(&kept, places[0]).unwrap();
+    images.run("zpool", &["clear", "mine"]);
+    assert!(status().contains("No known data errors"), "{}", status());
+    images.assert_whole();
 }
