@@ -85,15 +85,24 @@ fn scrubs_of_errors_and_of_everything_take_off_the_log_what_is_well() {
     assert!(named(0).contains("errors: No known data errors"));
     zdb_says(&images, "errlog_last = 0", true);
     for (words, said) in [
-        (&["-S", "2026-01-01"][..], "not supported yet: zpool scrub -S"),
-        (&["-E", "2026-01-01"], "not supported yet: zpool scrub -E"),
+        (&["-S", "2026-01-01"][..], "the pool has no log of the times of its txgs"),
+        (&["-E", "2026-01-01 10:00"], "the pool has no log of the times of its txgs"),
         (&["-s"], "there is no active scrub"),
         (&["-p"], "there is no active scrub"),
     ] {
         let refused = images.refused("zpool", &[&["scrub"], words, &["mine"]].concat());
         assert!(refused.contains(said), "{refused}");
     }
-    for words in [&["-e", "-s"][..], &["-e", "-p"], &["-e", "-C"], &["-C", "-p"], &["-C", "-S", "2026-01-01"], &[]] {
+    for words in [
+        &["-e", "-s"][..],
+        &["-e", "-p"],
+        &["-e", "-C"],
+        &["-C", "-p"],
+        &["-C", "-S", "2026-01-01"],
+        &["-S", "soon"],
+        &["-S", "2026-01-02", "-E", "2026-01-01"],
+        &[],
+    ] {
         let pool: &[&str] = if words.is_empty() { &[] } else { &["mine"] };
         let output = images.command("zpool", &[&["scrub"], words, pool].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", common::said(&output));
