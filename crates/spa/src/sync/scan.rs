@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 
 use cenote_dmu::Zap;
-use cenote_format::dsl::{ScanFunction, pool_directory};
+use cenote_format::dsl::{ScanFunction, TxgTimes, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
@@ -45,6 +45,13 @@ pub enum ScrubSince {
     Ever,
     /// Those that were born after the last scrub.
     LastScrub,
+    /// Those that were born between two times, in seconds since 1970, by the pool's log of the times of txgs: rather more than less.
+    Dates {
+        /// From this time on.
+        start_s: Option<u64>,
+        /// Up to this time.
+        end_s: Option<u64>,
+    },
 }
 
 impl Syncer {
@@ -92,11 +99,46 @@ impl Syncer {
         }
         self.refuse_rebuild()?;
         self.refuse_error_scrub()?;
-        let min_txg = match since {
-            ScrubSince::Ever => Txg(0),
-            ScrubSince::LastScrub => self.last_scrubbed().await?.min(Txg(self.txg.0 - 1)),
+        let range = match since {
+            ScrubSince::Ever => (Txg(0), self.txg),
+            ScrubSince::LastScrub => (self.last_scrubbed().await?.min(Txg(self.txg.0 - 1)), self.txg),
+            ScrubSince::Dates { start_s, end_s } => self.txgs_between(start_s, end_s).await?,
         };
-        self.start_scan(ScanFunction::SCRUB, (min_txg, self.txg)).await
+        self.start_scan(ScanFunction::SCRUB, range).await
+    }
+
+    /// For tests: notes when a txg was written, as OpenZFS 2.4 has it in a pool, in seconds since 1970.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    #[doc(hidden)]
+    pub async fn note_times(&mut self, words: &[u64]) -> Result<(), SpaError> {
+        let (value, entry) = (ZapValue::from_u64s(words), TxgTimes::ENTRIES[0]);
+        Ok(Zap::put_entry(&self.mos.directory, self.txg, entry, Some(&value)).await?)
+    }
+
+    /// The txgs that were written between two times: after the first, up to the second.
+    async fn txgs_between(&self, start_s: Option<u64>, end_s: Option<u64>) -> Result<(Txg, Txg), SpaError> {
+        let directory = Zap::open(self.mos.directory.clone()).await?;
+        let mut times = TxgTimes::default();
+        for entry in TxgTimes::ENTRIES {
+            if let Some(value) = directory.lookup(entry.as_bytes()).await? {
+                times.add_words(&value.integers().collect::<Vec<u64>>());
+            }
+        }
+        if times.is_empty() {
+            let what = "the pool has no log of the times of its txgs, which OpenZFS keeps from version 2.4 on: 'zpool scrub -C' covers what is \
+                        newer than the last scrub, and 'zpool scrub' the whole pool";
+            return Err(SpaError::refused(Refusal::NotThere, what));
+        }
+        let last = start_s.and_then(|start_s| times.before(start_s)).unwrap_or(Txg(0));
+        let end = end_s.and_then(|end_s| times.after(end_s)).unwrap_or(self.txg).min(self.txg);
+        // One that ends early is none of the whole pool, wherever it begins.
+        let min = if end < self.txg { last.max(Txg(1)) } else { last };
+        if min >= end {
+            return Err(SpaError::refused(Refusal::Invalid, "nothing was written between these dates"));
+        }
+        Ok((min, end))
     }
 
     /// The txg up to which the last scrubs have read all.
@@ -335,7 +377,8 @@ impl Syncer {
         self.end_errors(*is_complete && is_scrub && phys.min_txg.0 == 0).await;
         // A scrub of later blocks does not stand for what comes before them.
         if *is_complete && is_scrub && phys.min_txg <= self.last_scrubbed().await? {
-            let value = ZapValue::from_u64(phys.max_txg.0);
+            let last = phys.max_txg.max(self.last_scrubbed().await?);
+            let value = ZapValue::from_u64(last.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
         if self.end_deferral()? {
