@@ -188,6 +188,9 @@ impl Syncer {
     }
 
     async fn pause_error_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
+        if is_paused && self.jobs.error_scrub.is_paused() {
+            return self.refuse_error_scrub();
+        }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.error_scrub.pause(&mut rooms, is_paused).await?;
         let event = if is_paused { "errorscrub_paused" } else { "errorscrub_resume" };
@@ -249,7 +252,7 @@ impl Syncer {
     /// Has the scrub wait, or go on.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none, or it waits already.
     pub(crate) async fn pause_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
         if self.jobs.error_scrub.is_running() {
             return self.pause_error_scrub(is_paused).await;
@@ -257,6 +260,9 @@ impl Syncer {
         let is_scrub = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::SCRUB);
         if !self.jobs.scan.is_running() || !is_scrub {
             return Err(SpaError::refused(Refusal::NotThere, "there is no active scrub"));
+        }
+        if is_paused && self.jobs.scan.is_paused() {
+            return Err(SpaError::refused(Refusal::Busy, "scrub is paused; use 'zpool scrub' to resume scrub"));
         }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.scan.pause(&mut rooms, is_paused).await
