@@ -190,7 +190,7 @@ fn encrypted_datasets_are_scrubbed_without_their_keys() {
     scrubbed(0);
 }
 
-/// What another process could not read of a pool that a mount writes gets into the pool's error log, with names, once the mount has found it bad too.
+/// Blocks that another process could not read of a pool that a mount writes get into the pool's error log, with names, once the mount has found them bad too.
 #[test]
 fn what_verify_finds_of_a_pool_in_use_is_in_its_error_log() {
     if !can_mount() {

@@ -25,6 +25,7 @@ use cenote_format::dsl::{ScanFunction, TxgTimes, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::config::VdevKind;
 use cenote_vdev::dtl::Dtl;
@@ -112,6 +113,7 @@ impl Syncer {
     /// # Errors
     /// The MOS cannot be changed.
     #[doc(hidden)]
+    #[boxed]
     pub async fn note_times(&mut self, words: &[u64]) -> Result<(), SpaError> {
         let (value, entry) = (ZapValue::from_u64s(words), TxgTimes::ENTRIES[0]);
         Ok(Zap::put_entry(&self.mos.directory, self.txg, entry, Some(&value)).await?)
