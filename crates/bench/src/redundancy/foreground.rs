@@ -114,7 +114,7 @@ pub(super) fn foreground(options: &Options, suite: &mut Suite, raw: &mut Map<Str
         let p99 = KINDS.map(|(kind, _)| quantile_us(&done, kind, 0.99));
         let p50 = KINDS.map(|(kind, _)| quantile_us(&done, kind, 0.5));
         let base = *without.get_or_insert(p99);
-        // What only memory does takes no time here: less than a microsecond is one.
+        // Work of memory alone takes no time here: less than a microsecond is one.
         let times: [f64; 3] = std::array::from_fn(|kind| p99[kind].max(1.0) / base[kind].max(1.0));
         let cells = p99.into_iter().chain(times).chain([seconds, alone]).map(short);
         table.row([name.to_owned()].into_iter().chain(cells));

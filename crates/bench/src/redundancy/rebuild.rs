@@ -16,7 +16,7 @@ use crate::writing::rig::noise;
 const MIRROR: [(TopKind, usize); 1] = [(TopKind::Mirror, 2)];
 const SINGLE: [(TopKind, usize); 1] = [(TopKind::Single, 1)];
 
-/// What a short outage costs: one leg of a mirror is away while some records are written.
+/// The cost of a short outage: one leg of a mirror is away while some records are written.
 pub(super) fn outage(options: &Options, suite: &mut Suite, raw: &mut Map<String, Value>) -> Result<()> {
     let data_bytes = if options.quick { 128_u64 << 20 } else { 1 << 30 };
     let record_bytes = 128_u64 << 10;
