@@ -335,6 +335,7 @@ impl Jobs {
     /// Has other tunables from now on, those that were given.
     pub(crate) fn tune(&mut self, settings: &Settings) {
         self.scan.tune(settings);
+        self.error_scrub.hold(self.scan.tunables.zfs_scan_suspend_progress);
         self.evacuation.tunables = self.evacuation.tunables.with(settings);
         self.condensing.tunables = self.condensing.tunables.with(settings);
         self.expansion.tunables = self.expansion.tunables.with(settings);
