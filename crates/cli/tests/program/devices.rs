@@ -362,6 +362,16 @@ fn a_live_tunable_of_a_pool_that_a_server_has_is_changed() {
         assert!(status().contains("scrub repaired 0B"), "{}", status());
         let history = images.run("zpool", &["history", "mine"]);
         assert!(history.contains("zpool clear mine"), "also where there is nothing to be cleared: {history}");
+        // One device is waited for, and not another one, which cannot go on.
+        let path = |at: usize| images.files[at].to_str().unwrap().to_owned();
+        tune("zfs_initialize_chunk_size=512", 0);
+        images.run("zpool", &["initialize", "mine", &path(0)]);
+        images.run("zpool", &["offline", "mine", &path(0)]);
+        tune("zfs_initialize_chunk_size=1M", 0);
+        images.run("zpool", &["initialize", "-w", "mine", &path(1)]);
+        let told = images.run("zpool", &["status", "-i", "mine"]);
+        assert!(told.contains("(100% initialized, completed at "), "{told}");
+        images.run("zpool", &["online", "mine", &path(0)]);
     });
     tune("zfs_scan_suspend_progress", 2);
 }

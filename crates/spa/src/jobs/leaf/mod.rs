@@ -265,6 +265,11 @@ impl LeafWork {
         LeafWorkKind::ALL.into_iter().any(|kind| self.is_active(kind))
     }
 
+    /// This work on this leaf is under way.
+    pub(crate) fn is_active_as(&self, key: LeafKey) -> bool {
+        self.active.contains_key(&key)
+    }
+
     /// Some work on this leaf is under way.
     pub(crate) fn is_active_on(&self, leaf: Guid) -> bool {
         self.active.keys().any(|(of, _)| *of == leaf)
