@@ -1,12 +1,12 @@
 //! Work on the free space of devices: `zpool initialize`, `zpool trim`.
 
-use cenote_spa::{LeafAction, LeafWorkKind, Pool};
+use cenote_spa::{LeafAction, LeafWorkKind, Pool, Syncer};
 use cenote_taskq::boxed;
 
 use crate::device::{ChangedDevices, NamedDevice};
 use crate::error::AdminError;
 use crate::request::{Line, Request, Users};
-use crate::scan::{Activity, wait};
+use crate::scan::LOOK_AFTER;
 
 /// Devices of which the free space is to be initialized or trimmed, or not any more.
 #[derive(Clone, Debug)]
@@ -53,6 +53,18 @@ impl LeafWorkRequest {
         }
     }
 
+    /// Waits until none of the devices is worked on. Others of the pool may still be.
+    async fn wait(&self, pool: &Pool) -> Result<(), AdminError> {
+        loop {
+            let (kind, guids) = (self.kind, self.devices.iter().map(|device| device.guid).collect::<Vec<_>>());
+            let is_any = move |syncer: &mut Syncer| guids.iter().any(|guid| syncer.is_leaf_worked_on(*guid, kind));
+            if !pool.peek(is_any).await? {
+                return Ok(());
+            }
+            pool.handle().sleep(LOOK_AFTER).await;
+        }
+    }
+
     const fn doing(&self) -> &'static str {
         match self.kind {
             LeafWorkKind::Initialize => "initializing",
@@ -89,11 +101,7 @@ impl Request for LeafWorkRequest {
             changed.note::<()>(&self.verb(), word, Err(error), users);
         }
         if self.waits && self.starts() && users.keep_pool() {
-            let activity = match self.kind {
-                LeafWorkKind::Initialize => Activity::Initialize,
-                LeafWorkKind::Trim => Activity::Trim,
-            };
-            wait(pool, &[activity]).await?;
+            self.wait(pool).await?;
         }
         Ok(changed)
     }

@@ -11,7 +11,7 @@ use crate::error::AdminError;
 use crate::request::{Line, Request, Users};
 
 /// How often a wait looks.
-const LOOK_AFTER: Duration = Duration::from_millis(200);
+pub(crate) const LOOK_AFTER: Duration = Duration::from_millis(200);
 
 /// The use that a command makes of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

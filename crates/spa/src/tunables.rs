@@ -24,6 +24,8 @@ pub const TABLES: &[&[Tunable]] = &[
     ScanTunables::TABLE,
     cenote_l2arc::Tunables::TABLE,
     TrimTunables::TABLE,
+    InitializeTunables::TABLE,
+    FreeTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -62,13 +64,13 @@ cenote_kstat::tunables! {
     #[derive(Copy)]
     pub(crate) struct RemovalTunables {
         /// Bytes that are read ahead, and copied in one txg, at most (OpenZFS has 64 MiB on their way).
-        zfs_remove_max_copy_bytes: u64 = 16 << 20, "bytes", Number(1 << 16, 1 << 30), AtOpen;
+        zfs_remove_max_copy_bytes: u64 = 16 << 20, "bytes", Number(1 << 16, 1 << 30), Live;
         /// The longest piece that is copied to one place.
-        zfs_remove_max_segment: u64 = 16 << 20, "bytes", Number(1 << 16, 16 << 20), AtOpen;
+        zfs_remove_max_segment: u64 = 16 << 20, "bytes", Number(1 << 16, 16 << 20), Live;
         /// The longest gap between ranges in use that is copied with them, to keep the mapping short.
-        vdev_removal_max_span: u64 = 32 << 10, "bytes", Number(0, 1 << 20), AtOpen;
+        vdev_removal_max_span: u64 = 32 << 10, "bytes", Number(0, 1 << 20), Live;
         /// A removal stands still; for tests.
-        zfs_removal_suspend_progress: bool = false, "", Switch, AtOpen;
+        zfs_removal_suspend_progress: bool = false, "", Switch, Live;
     }
 }
 
@@ -77,13 +79,13 @@ cenote_kstat::tunables! {
     #[derive(Copy)]
     pub struct CondenseTunables {
         /// Mappings of removed vdevs are written anew, without what is obsolete.
-        zfs_condense_indirect_vdevs_enable: bool = true, "", Switch, AtOpen;
+        zfs_condense_indirect_vdevs_enable: bool = true, "", Switch, Live;
         /// A mapping is condensed when so much of it is obsolete.
-        zfs_condense_indirect_obsolete_pct: u64 = 25, "%", Number(0, 100), AtOpen;
+        zfs_condense_indirect_obsolete_pct: u64 = 25, "%", Number(0, 100), Live;
         /// One that is smaller is condensed only for the size of its obsolete map.
-        zfs_condense_min_mapping_bytes: u64 = 128 << 10, "bytes", Number(0, 1 << 40), AtOpen;
+        zfs_condense_min_mapping_bytes: u64 = 128 << 10, "bytes", Number(0, 1 << 40), Live;
         /// A mapping whose obsolete map is so large is condensed in any case.
-        zfs_condense_max_obsolete_bytes: u64 = 1 << 30, "bytes", Number(1, 1 << 40), AtOpen;
+        zfs_condense_max_obsolete_bytes: u64 = 1 << 30, "bytes", Number(1, 1 << 40), Live;
     }
 }
 
@@ -92,11 +94,11 @@ cenote_kstat::tunables! {
     #[derive(Copy)]
     pub(crate) struct ExpansionTunables {
         /// Bytes in use that are copied for one txg, at most (OpenZFS has 160 MiB on their way).
-        raidz_expand_max_copy_bytes: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 30), AtOpen;
+        raidz_expand_max_copy_bytes: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 30), Live;
         /// An expansion stands still when so much has been copied; for tests.
-        raidz_expand_max_reflow_bytes: u64 = 0, "bytes", Number(0, 1 << 62), AtOpen;
+        raidz_expand_max_reflow_bytes: u64 = 0, "bytes", Number(0, 1 << 62), Live;
         /// An expansion stands still before the scratch area is valid (1), while it is (4), or when it is not used any more (6); for tests.
-        raidz_expand_pause_point: u64 = 0, "", Number(0, 7), AtOpen;
+        raidz_expand_pause_point: u64 = 0, "", Number(0, 7), Live;
     }
 }
 
@@ -105,15 +107,15 @@ cenote_kstat::tunables! {
     #[derive(Copy)]
     pub struct EventTunables {
         /// Checksum errors of a leaf that are events, in a second.
-        zfs_checksum_events_per_second: u64 = 20, "events", Number(0, 1_000_000), AtOpen;
+        zfs_checksum_events_per_second: u64 = 20, "events", Number(0, 1_000_000), Live;
         /// Slow I/Os of a leaf that are events, in a second.
-        zfs_slow_io_events_per_second: u64 = 20, "events", Number(0, 1_000_000), AtOpen;
+        zfs_slow_io_events_per_second: u64 = 20, "events", Number(0, 1_000_000), Live;
         /// Events that a pool in use keeps.
-        zfs_zevent_len_max: u64 = 512, "events", Number(1, 1 << 16), AtOpen;
+        zfs_zevent_len_max: u64 = 512, "events", Number(1, 1 << 16), Live;
         /// Time in which the same error of a leaf is one event.
-        zfs_zevent_retain_expire_secs: u64 = 900, "s", Number(0, 1 << 20), AtOpen;
+        zfs_zevent_retain_expire_secs: u64 = 900, "s", Number(0, 1 << 20), Live;
         /// Errors that are remembered for that; 0 has each be an event.
-        zfs_zevent_retain_max: u64 = 2000, "errors", Number(0, 1 << 16), AtOpen;
+        zfs_zevent_retain_max: u64 = 2000, "errors", Number(0, 1 << 16), Live;
     }
 }
 
@@ -124,17 +126,17 @@ cenote_kstat::tunables! {
         /// Time after which a scrub or resilver reads what it has gathered, and writes down how far it is; so much is done again after a crash.
         zfs_scan_checkpoint_intval: u64 = 7200, "s", Number(1, 1 << 20), AtOpen;
         /// A resilver that is under way begins anew for each device that comes back, however far it is.
-        zfs_resilver_disable_defer: bool = false, "", Switch, AtOpen;
+        zfs_resilver_disable_defer: bool = false, "", Switch, Live;
         /// A resilver that has done less than this begins anew for a device that comes back; otherwise the device waits.
-        zfs_resilver_defer_percent: u64 = 10, "%", Number(0, 100), AtOpen;
+        zfs_resilver_defer_percent: u64 = 10, "%", Number(0, 100), Live;
         /// Bytes of a vdev that a sequential rebuild takes at once; the last txg is kept while they are copied.
-        zfs_rebuild_vdev_limit: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 32), AtOpen;
+        zfs_rebuild_vdev_limit: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 32), Live;
         /// A scrub, resilver or sequential rebuild stands still when it has read so many bytes since the pool was opened; for tests.
         zfs_scan_issue_bytes_max: u64 = 0, "bytes", Number(0, 1 << 62), AtOpen;
-        /// Sequential rebuilds stand still; for tests.
-        zfs_scan_suspend_progress: bool = false, "", Switch, AtOpen;
+        /// Scrubs, resilvers and sequential rebuilds stand still; for tests.
+        zfs_scan_suspend_progress: bool = false, "", Switch, Live;
         /// A sequential rebuild is followed by a scrub, which checks what it has copied.
-        zfs_rebuild_scrub_enabled: bool = true, "", Switch, AtOpen;
+        zfs_rebuild_scrub_enabled: bool = true, "", Switch, Live;
         /// A scrub or resilver reads blocks as it comes to them, and not in the order of their places.
         zfs_scan_legacy: bool = false, "", Switch, AtOpen;
         /// Blocks that are gathered to be sorted take one part in so many of four times the cache's memory at most, and 1 MiB at least.
@@ -152,6 +154,26 @@ cenote_kstat::tunables! {
         zfs_trim_extent_bytes_min: u64 = 32 << 10, "bytes", Number(512, 1 << 40), AtOpen;
         /// Txgs between two batches of what was freed.
         zfs_trim_txg_batch: u64 = 32, "txgs", Number(1, 1 << 20), AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of freeing in the background.
+    #[derive(Copy)]
+    pub(crate) struct FreeTunables {
+        /// Blocks that a background job frees in one txg at most, 100000 if this is more: each holds memory until its txg is on disk.
+        zfs_async_block_max_blocks: u64 = 100_000, "blocks", Number(1, u64::MAX), Live;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of `zpool initialize`.
+    #[derive(Copy)]
+    pub(crate) struct InitializeTunables {
+        /// Bytes that are written at once.
+        zfs_initialize_chunk_size: u64 = 1 << 20, "bytes", Power(512, 16 << 20), Live;
+        /// The eight bytes that are written again and again.
+        zfs_initialize_value: u64 = 0xdead_beef_dead_beee, "", Number(0, u64::MAX), Live;
     }
 }
 
@@ -188,6 +210,8 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(ScanTunables::default().with(settings).numbers());
     all.extend(cenote_l2arc::Tunables::default().with(settings).numbers());
     all.extend(TrimTunables::default().with(settings).numbers());
+    all.extend(InitializeTunables::default().with(settings).numbers());
+    all.extend(FreeTunables::default().with(settings).numbers());
     all
 }
 

@@ -75,6 +75,7 @@ impl Command {
         match self {
             Self::Inspect(args) => args.is_of_server(),
             Self::Kstat(_) | Self::Unmount(_) => true,
+            Self::Tunables(args) => args.is_for_server(),
             Self::Mount(args) => args.is_for_server(),
             Self::Zfs(args) => args.is_for_server(),
             Self::Zpool(args) => args.is_for_server(),

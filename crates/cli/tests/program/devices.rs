@@ -329,6 +329,53 @@ fn devices_go_and_come_in_a_pool_that_a_server_has() {
     ended(&mut images);
 }
 
+/// A tunable that counts live goes to the process that has the pool: a scrub there stands still until it is given again.
+#[test]
+fn a_live_tunable_of_a_pool_that_a_server_has_is_changed() {
+    let images = made(&["mirror"], 2);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+    let tune = |given: &str, status: i32| {
+        let mut command = images.bare();
+        let output = command.args(["tunables", "--pool", "mine", given]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{given}: {}", common::said(&output));
+        common::said(&output)
+    };
+    let refused = tune("zfs_scan_suspend_progress=1", 1);
+    assert!(refused.contains("no mount or server has 'mine'"), "{refused}");
+    let status = || images.run("zpool", &["status", "mine"]);
+    served(&images, || {
+        tune("zfs_scan_suspend_progress=1", 0);
+        images.run("zpool", &["scrub", "mine"]);
+        for _ in 0..3 {
+            images.run("zpool", &["sync", "mine"]);
+        }
+        assert!(status().contains("scrub in progress"), "{}", status());
+        images.run("zpool", &["scrub", "-p", "mine"]);
+        let refused = images.refused("zpool", &["scrub", "-p", "mine"]);
+        assert!(refused.contains("scrub is paused; use 'zpool scrub' to resume scrub"), "{refused}");
+        images.run("zpool", &["scrub", "mine"]);
+        images.run("zpool", &["clear", "mine"]);
+        let refused = tune("zfs_scan_legacy=1", 1);
+        assert!(refused.contains("it counts when a pool is opened"), "{refused}");
+        tune("zfs_scan_suspend_progress=0", 0);
+        images.run("zpool", &["wait", "-t", "scrub", "mine"]);
+        assert!(status().contains("scrub repaired 0B"), "{}", status());
+        let history = images.run("zpool", &["history", "mine"]);
+        assert!(history.contains("zpool clear mine"), "also where there is nothing to be cleared: {history}");
+        // One device is waited for, and not another one, which cannot go on.
+        let path = |at: usize| images.files[at].to_str().unwrap().to_owned();
+        tune("zfs_initialize_chunk_size=512", 0);
+        images.run("zpool", &["initialize", "mine", &path(0)]);
+        images.run("zpool", &["offline", "mine", &path(0)]);
+        tune("zfs_initialize_chunk_size=1M", 0);
+        images.run("zpool", &["initialize", "-w", "mine", &path(1)]);
+        let told = images.run("zpool", &["status", "-i", "mine"]);
+        assert!(told.contains("(100% initialized, completed at "), "{told}");
+        images.run("zpool", &["online", "mine", &path(0)]);
+    });
+    tune("zfs_scan_suspend_progress", 2);
+}
+
 /// A spare stands for a device that is faulted, goes when that is forgiven, and is not available when its file is gone; a new device in the place of one that
 /// is gone replaces it where the property says so.
 #[test]

@@ -72,6 +72,9 @@ fn what_happens_to_a_pool_in_use_is_told_as_openzfs_tells_it() {
     }
     let (images, _) = pool();
     assert!(images.refused("zpool", &["events"]).contains("no server has a pool: events are kept by"));
+    for wrong in ["/tmp", "mine/fs", "mine@now"] {
+        assert!(images.refused("zpool", &["events", "-f", wrong]).contains("invalid pool name"));
+    }
     assert!(images.refused("zpool", &["iostat", "mine"]).contains("no server has the pool 'mine'"));
     let mounted = Mounted::new(&images, "mine");
     let text = images.run("zpool", &["events"]);

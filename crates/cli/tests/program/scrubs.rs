@@ -220,3 +220,44 @@ fn what_verify_finds_of_a_pool_in_use_is_in_its_error_log() {
     assert!(status().contains("No known data errors"), "{}", status());
     images.assert_whole();
 }
+
+/// A file of a file system that is mounted is named by its path there; and a scrub of the errors stands still while a tunable says so.
+#[test]
+fn errors_of_a_pool_that_is_mounted_are_named_by_the_mount_and_scrubbed_when_they_may() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made_as("errors-named", &[], 1, &["-O", "compression=off"]);
+    let places = put(&images, "errors-named", "one", 0x0bad_0001);
+    images.run("zfs", &["snapshot", "errors-named@before"]);
+    let image = std::fs::File::options().write(true).open(&images.files[0]).unwrap();
+    image.write_all_at(&[0xaa; 64], places[0]).unwrap();
+    let mounted = Mounted::new(&images, "errors-named");
+    images.run("zpool", &["scrub", "-w", "errors-named"]);
+    let status = images.run("zpool", &["status", "-v", "errors-named"]);
+    let lines: Vec<&str> = status.lines().map(str::trim).collect();
+    let path = mounted.path("one");
+    assert!(lines.contains(&path.to_str().unwrap()) && lines.contains(&"errors-named@before:/one"), "{status}");
+    let state = |word: &str| {
+        let document = images.run("zpool", &["status", "-j", "errors-named"]);
+        assert!(document.contains(&format!("\"err_scrub_state\":\"{word}\"")), "{document}");
+    };
+    let hold = |value: &str| {
+        let given = format!("zfs_scan_suspend_progress={value}");
+        common::good(images.bare().args(["tunables", "--pool", "errors-named", &given]));
+    };
+    hold("1");
+    // By the second, OpenZFS shows the one that began later.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    images.run("zpool", &["scrub", "-e", "errors-named"]);
+    for _ in 0..3 {
+        images.run("zpool", &["sync", "errors-named"]);
+    }
+    state("ERRORSCRUBBING");
+    hold("0");
+    images.run("zpool", &["wait", "-t", "scrub", "errors-named"]);
+    state("FINISHED");
+    mounted.end(End::Unmount);
+    let status = images.run("zpool", &["status", "-v", "errors-named"]);
+    assert!(status.contains("errors-named:/one"), "{status}");
+}

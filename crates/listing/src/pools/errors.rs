@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cenote_format::ids::{ObjectId, ObjsetId};
+use cenote_host::Mounts;
 use cenote_spa::{LoggedError, View};
 use cenote_taskq::boxed;
 use cenote_zpl::{Cursor, FileSystem};
@@ -13,20 +14,33 @@ const DEPTH_MAX: usize = 1 << 12;
 const BATCH: usize = 1 << 10;
 
 /// The place of each error, `pool/fs:/path` or `pool/fs@snapshot:/path`, or object numbers if no name is found: in each dataset that still has
-/// the bad block. An error whose block is no longer in any dataset has no place.
+/// the bad block. A file of a dataset that is mounted is named by the mount point, as in OpenZFS. An error whose block is no longer in any dataset has no
+/// place.
 #[boxed]
 pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();
+    let mounts = Mounts::read();
     for error in errors {
         for dataset in pool.affected(error).await {
             // A file is named only once, even with several bad blocks.
             if seen.insert((dataset, error.object)) {
-                places.push(place(pool, ObjsetId(dataset.0), error.object).await);
+                places.push(match mounted_place(pool, &mounts, dataset, error.object).await {
+                    Some(path) => path,
+                    None => place(pool, ObjsetId(dataset.0), error.object).await,
+                });
             }
         }
     }
     places
+}
+
+/// The path of a file of a dataset that is mounted.
+async fn mounted_place(pool: &View, mounts: &Mounts, dataset: ObjectId, object: ObjectId) -> Option<String> {
+    let name = pool.dsl().dataset_name(dataset).await.ok()?;
+    let mounted = mounts.ours().find(|mounted| mounted.dataset == name)?;
+    let path = path(pool, &name, object).await?;
+    Some(format!("{}{path}", mounted.at.display().to_string().trim_end_matches('/')))
 }
 
 /// The place of an object: `pool/fs:/path`, or numbers if no name is found. The MOS is dataset 0.

@@ -45,6 +45,7 @@ use std::time::Duration;
 use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_kstat::Settings;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::{Handle, Instant, Notify, boxed};
@@ -173,7 +174,7 @@ impl Scan {
 /// See the module comment.
 #[derive(Default)]
 pub struct Events {
-    tunables: OnceLock<EventTunables>,
+    tunables: Mutex<EventTunables>,
     /// Before it is there nothing is an event: the pool is being opened.
     of: OnceLock<Of>,
     vdevs: Mutex<Arc<Vdevs>>,
@@ -200,13 +201,14 @@ pub struct Events {
 }
 
 impl Events {
-    /// Has these limits, from before the pool is open.
-    pub(crate) fn set_tunables(&self, tunables: EventTunables) {
-        let _ = self.tunables.set(tunables);
+    /// Has other limits from now on, those that were given.
+    pub(crate) fn tune(&self, settings: &Settings) {
+        let mut tunables = self.tunables.lock();
+        *tunables = tunables.with(settings);
     }
 
     fn tunables(&self) -> EventTunables {
-        *self.tunables.get_or_init(EventTunables::default)
+        *self.tunables.lock()
     }
 
     /// The pool is open: faults of its devices are events from now on.

@@ -31,12 +31,14 @@ pub(crate) struct ErrorScrub {
     phys: Option<ErrorScrubPhys>,
     seat: ScanSeat,
     progress: Progress,
+    /// It stands still, whoever had it begin.
+    is_held: bool,
 }
 
 impl ErrorScrub {
     /// Of a pool that had none.
     pub(crate) fn new(seat: &ScanSeat) -> Self {
-        Self { phys: None, seat: seat.clone(), progress: Progress::default() }
+        Self { phys: None, seat: seat.clone(), progress: Progress::default(), is_held: false }
     }
 
     /// As the pool has it. `is_scanned`: a scan has the seat, and ends this.
@@ -70,8 +72,16 @@ impl ErrorScrub {
         self.phys.as_ref()
     }
 
+    /// Has it stand still, or go on (`zfs_scan_suspend_progress`).
+    pub(crate) fn hold(&mut self, is_held: bool) {
+        if std::mem::replace(&mut self.is_held, is_held) != is_held && self.is_running() {
+            self.take_report();
+            self.put();
+        }
+    }
+
     fn put(&self) {
-        let work = self.phys.filter(|_| self.is_running() && !self.is_paused());
+        let work = self.phys.filter(|_| self.is_running() && !self.is_paused() && !self.is_held);
         self.seat.put(work.map(|phys| ScanWork::Errors { cursor: phys.cursor }));
     }
 

@@ -68,10 +68,12 @@ pub(crate) mod scan;
 use std::time::Duration;
 
 use cenote_format::dsl::ZBookmark;
+use cenote_kstat::Settings;
 use cenote_taskq::{BoxFuture, Instant, boxed};
 
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
+use crate::tunables::FreeTunables;
 use async_destroy::AsyncDestroy;
 use condensing::Condensing;
 use deferred::Deferred;
@@ -87,7 +89,7 @@ use scan::Scan;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
 pub(crate) const SLICE: Duration = Duration::from_millis(200);
-/// Blocks freed in one slice at most (`zfs_async_block_max_blocks`): each holds memory until its txg is on disk.
+/// Blocks freed in one slice at most, unless `zfs_async_block_max_blocks` has less: each holds memory until its txg is on disk.
 pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 
 /// A job as it stands.
@@ -328,6 +330,20 @@ impl Jobs {
     /// There is no such job, or it cannot be given up.
     pub(crate) async fn cancel(&mut self, name: &str, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
         self.named(name)?.cancel(rooms).await
+    }
+
+    /// Has other tunables from now on, those that were given.
+    pub(crate) fn tune(&mut self, settings: &Settings) {
+        self.scan.tune(settings);
+        self.error_scrub.hold(self.scan.tunables.zfs_scan_suspend_progress);
+        self.evacuation.tunables = self.evacuation.tunables.with(settings);
+        self.condensing.tunables = self.condensing.tunables.with(settings);
+        self.expansion.tunables = self.expansion.tunables.with(settings);
+        self.leaf_work.seat.tune(settings);
+        if settings.given("zfs_async_block_max_blocks").is_some() {
+            let free = FreeTunables::default().with(settings);
+            self.blocks_max = free.zfs_async_block_max_blocks.min(SLICE_BLOCKS_MAX);
+        }
     }
 
     /// One of them goes on with the next txg.

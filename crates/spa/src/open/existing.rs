@@ -55,7 +55,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
-use crate::tunables::{EventTunables, ScanTunables, TrimTunables};
+use crate::tunables::{ScanTunables, TrimTunables};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -154,11 +154,9 @@ async fn open_found(
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
     let tunables = ScanTunables::default().with(&how.tunables);
     let order = ScanOrder::new(&tunables, how.cache_bytes as u64);
-    writer.jobs.scan.tunables = tunables;
+    writer.jobs.tune(&how.tunables);
     writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
-    writer.jobs.evacuation.tunables = crate::tunables::RemovalTunables::default().with(&how.tunables);
-    writer.jobs.expansion.tunables = crate::tunables::ExpansionTunables::default().with(&how.tunables);
     if writer.zil.tunables.zil_nocacheflush {
         writer
             .notes
@@ -170,7 +168,6 @@ async fn open_found(
     let rewound = Some(pool.uberblock().checkpoint_txg).filter(|txg| txg.0 != 0);
     writer.claim_logs(how.missing_log, rewound).await?;
     writer.settle_split().await?;
-    writer.jobs.condensing.tunables = crate::tunables::CondenseTunables::default().with(&how.tunables);
     writer.open_condensing().await?;
     Ok(Pool::new(writer))
 }
@@ -496,7 +493,7 @@ impl Opening<'_> {
         let space = Space::new((*handle).clone(), options.clock, units, allocator, pool.shared.tree_mappings.clone());
         let _ = space.trim_tunables.set(TrimTunables::default().with(&candidate.options.tunables));
         let _ = space.cache_tunables.set(cenote_l2arc::Tunables::default().with(&candidate.options.tunables));
-        space.events.set_tunables(EventTunables::default().with(&candidate.options.tunables));
+        space.events.tune(&candidate.options.tunables);
         Ok((Arc::new(space), unflushed))
     }
 }

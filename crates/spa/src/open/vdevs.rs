@@ -330,9 +330,12 @@ impl MadeTop {
                 list.push(name, object.0);
             }
         };
+        // Before the children, as OpenZFS has it: scripts read what `zdb` prints of it.
         if self.is_leaf() {
             zap(&mut list, "com.delphix:vdev_zap_leaf", self.leaves[0].zap);
-        } else {
+        }
+        zap(&mut list, "com.delphix:vdev_zap_top", self.zap);
+        if !self.is_leaf() {
             let children = self.leaves.iter().enumerate().map(|(id, leaf)| {
                 let mut child = leaf_config(leaf, id as u64);
                 child.push("create_txg", self.create_txg.0);
@@ -341,7 +344,6 @@ impl MadeTop {
             });
             list.push("children", NvValue::NvlistArray(children.collect()));
         }
-        zap(&mut list, "com.delphix:vdev_zap_top", self.zap);
         list
     }
 }

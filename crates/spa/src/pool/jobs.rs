@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use cenote_kstat::{Settings, Tunable, When};
 use cenote_taskq::boxed;
 
 use super::Pool;
@@ -51,6 +52,33 @@ impl Pool {
         *self.shared.jobs.lock() = jobs;
         // The end of a txg asks for the next one, and none may be under way.
         if has_work && self.shared.is_background.load(Ordering::Acquire) {
+            self.shared.want_txg();
+        }
+        Ok(())
+    }
+
+    /// Gives tunables that count live ([`When::Live`]) other values, until the pool is closed.
+    ///
+    /// # Errors
+    /// One counts only when a pool is opened, and nothing is changed; or the pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn tune(&self, settings: Settings) -> Result<(), SpaError> {
+        let is_given = |tunable: &&Tunable| settings.given(tunable.name).is_some();
+        if let Some(late) = settings.tunables().filter(is_given).find(|tunable| tunable.when != When::Live) {
+            return Err(SpaError::unsupported(format!(
+                "the tunable {} of a pool in use: it counts when a pool is opened ('--tunable')",
+                late.name
+            )));
+        }
+        let tuned = self.look(move |syncer| {
+            Box::pin(async move {
+                syncer.jobs.tune(&settings);
+                syncer.blocks.space.events.tune(&settings);
+                Ok::<_, SpaError>(syncer.has_work())
+            })
+        });
+        // As where a job is resumed.
+        if tuned.await? && self.shared.is_background.load(Ordering::Acquire) {
             self.shared.want_txg();
         }
         Ok(())

@@ -166,6 +166,12 @@ impl Syncer {
         Ok(())
     }
 
+    /// Work of this kind is under way on this leaf.
+    #[must_use]
+    pub fn is_leaf_worked_on(&self, leaf: Guid, kind: LeafWorkKind) -> bool {
+        self.jobs.leaf_work.is_active_as((leaf, kind))
+    }
+
     /// Work of this kind is under way on some leaf.
     #[must_use]
     pub fn is_worked_on(&self, kind: LeafWorkKind) -> bool {

@@ -10,7 +10,7 @@ use cenote_kstat::{Body, Stat};
 use cenote_sim::Machine;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
-use cenote_spa::{ImportOptions, LeafAction, LeafWorkKind, Pool, PropertyValue, TopKind};
+use cenote_spa::{ImportOptions, LeafAction, LeafWorkKind, Offline, Pool, PropertyValue, TopKind};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 
@@ -26,7 +26,7 @@ const LAYOUTS: [(Layout, usize); 4] = [
     (&[(TopKind::Raidz { parity: 1 }, 3)], 3),
     (&[(TopKind::Raidz { parity: 2 }, 5)], 5),
 ];
-const PATTERN: u64 = 0xdead_beef_dead_beef;
+const PATTERN: u64 = 0xdead_beef_dead_beee;
 
 /// State and offset in a leaf's ZAP.
 async fn recorded(pool: &Pool, leaf: Guid, kind: LeafWorkKind) -> (u64, u64) {
@@ -241,6 +241,40 @@ fn what_is_written_to_spread_vdevs_meanwhile_stays() {
             zdb(&machine, "written while it was trimmed");
         });
     }
+}
+
+/// The work of a leaf that is faulted is given up, that of one that is offline waits for it; and what is written is what the tunable says, on each leaf.
+#[test]
+fn work_of_a_faulted_leaf_is_given_up_and_of_one_that_is_offline_goes_on() {
+    let runtime = Runtime::simulated(31);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, cenote_sim::slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+        let mut settings = cenote_spa::tunables::settings();
+        for given in ["zfs_initialize_chunk_size=4096", "zfs_initialize_value=7"] {
+            settings.set_from(given).unwrap();
+        }
+        pool.tune(settings).await.unwrap();
+        let leaf = leaf_of(&pool, "/disk1").await;
+        for is_fault in [true, false] {
+            pool.change_leaf_work(leaf, LeafWorkKind::Initialize, START).await.unwrap();
+            handle.sleep(Duration::from_secs(1)).await;
+            pool.offline_device(leaf, Offline { is_fault, is_temporary: false }).await.unwrap();
+            let (state, _) = recorded(&pool, leaf, LeafWorkKind::Initialize).await;
+            assert_eq!(state, if is_fault { 2 } else { 1 }, "canceled, or active");
+            pool.online_device(leaf, Vec::new()).await.unwrap();
+            let (state, _) = recorded(&pool, leaf, LeafWorkKind::Initialize).await;
+            assert_eq!(state, if is_fault { 2 } else { 1 });
+        }
+        wait(&handle, &pool, LeafWorkKind::Initialize).await;
+        pool.sync().await.unwrap();
+        assert_eq!(recorded(&pool, leaf, LeafWorkKind::Initialize).await.0, 4, "complete");
+        let bytes = machine.disks[1].peek(machine.size_bytes / 2, 1 << 20);
+        let words = bytes.chunks_exact(8).filter(|word| u64::from_le_bytes((*word).try_into().unwrap()) == 7);
+        assert!(words.count() > 100_000, "the value of the tunable is written");
+        export_whole(&handle, &machine, pool, "faulted").await;
+    });
 }
 
 /// The test that is run once more with a bug.

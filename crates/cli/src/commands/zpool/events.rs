@@ -54,7 +54,16 @@ struct Told {
     events: Vec<((u64, u32), String)>,
 }
 
+/// Whether a pool can be called so: with '-f' one that is not there yet is waited for.
+fn is_pool_name(name: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.: ".contains(letter);
+    name.starts_with(|letter: char| letter.is_ascii_alphabetic()) && name.chars().all(is_plain)
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if let Some(pool) = args.pool.as_ref().filter(|name| !is_pool_name(name)) {
+        anyhow::bail!("cannot open '{pool}': invalid pool name");
+    }
     if let Some(pool) = context.served() {
         let events = pool.events();
         let mut told = Told { cleared: if args.clear { events.clear() } else { 0 }, ..Told::default() };

@@ -33,12 +33,14 @@ use std::sync::Arc;
 use cenote_dmu::{Object, Zap};
 use cenote_format::ids::{Guid, VdevId};
 use cenote_format::zap::ZapValue;
+use cenote_kstat::Settings;
 use cenote_taskq::Instant;
 use cenote_taskq::sync::Mutex;
 
 use super::{Job, Progress};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
+use crate::tunables::InitializeTunables;
 pub(crate) use worker::{Worker, work};
 
 /// The work on a leaf.
@@ -178,6 +180,7 @@ struct SeatState {
     reports: BTreeMap<LeafKey, Reached>,
     done_bytes: u64,
     is_closed: bool,
+    tunables: InitializeTunables,
 }
 
 /// Where workers on leaves and the sync meet. Cheap to clone.
@@ -185,6 +188,16 @@ struct SeatState {
 pub(crate) struct Seat(Arc<Mutex<SeatState>>);
 
 impl Seat {
+    /// Has other tunables for the rounds that begin from now on.
+    pub(crate) fn tune(&self, settings: &Settings) {
+        let mut state = self.0.lock();
+        state.tunables = state.tunables.with(settings);
+    }
+
+    fn tunables(&self) -> InitializeTunables {
+        self.0.lock().tunables
+    }
+
     /// Begins a round of a leaf's work; an older one ends.
     pub(crate) fn begin(&self, key: LeafKey) -> u64 {
         let mut state = self.0.lock();
@@ -250,6 +263,11 @@ impl LeafWork {
     /// Some work is under way.
     pub(crate) fn is_any_active(&self) -> bool {
         LeafWorkKind::ALL.into_iter().any(|kind| self.is_active(kind))
+    }
+
+    /// This work on this leaf is under way.
+    pub(crate) fn is_active_as(&self, key: LeafKey) -> bool {
+        self.active.contains_key(&key)
     }
 
     /// Some work on this leaf is under way.

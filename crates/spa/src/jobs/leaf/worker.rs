@@ -14,15 +14,11 @@ use cenote_vdev::tree::{FreeWrite, VdevTree};
 use super::{LeafKey, LeafWorkKind, Reached, Seat};
 use crate::sync::space::Space;
 
-/// Bytes that are written at once (`zfs_initialize_chunk_size`).
-const CHUNK_BYTES: u64 = 1 << 20;
 /// Bytes that a device is told of at once at most, and at least (`zfs_trim_extent_bytes_max`, `_min`).
 const TRIM_BYTES_MAX: u64 = 128 << 20;
 const TRIM_BYTES_MIN: u64 = 32 << 10;
 /// Bytes of a vdev that are held at once.
 const HELD_BYTES_MAX: u64 = 64 << 20;
-/// The bytes that initializing writes (`zfs_initialize_value`).
-const PATTERN: u64 = 0xdead_beef_dead_beef;
 /// A device that does not take it now is asked again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A txg is asked for to record the progress this often.
@@ -53,7 +49,7 @@ enum Left {
 #[boxed]
 pub(crate) async fn work(worker: Worker) {
     let (key, round) = (worker.key, worker.round);
-    let pattern = pattern();
+    let pattern = worker.pattern();
     let (mut recorded, mut done) = (worker.handle.now(), worker.from_bytes);
     let mut next = match worker.tree.upgrade() {
         Some(tree) => tree.offset_after(worker.vdev, worker.from_bytes),
@@ -114,14 +110,6 @@ pub(crate) async fn work(worker: Worker) {
     }
 }
 
-fn pattern() -> Block {
-    let mut bytes = Buf::zeroed(CHUNK_BYTES as usize);
-    for word in bytes.chunks_exact_mut(8) {
-        word.copy_from_slice(&PATTERN.to_le_bytes());
-    }
-    bytes.freeze()
-}
-
 impl Worker {
     async fn write_parts(&self, tree: &Arc<VdevTree>, parts: &[Range<u64>], pattern: &Block) -> Left {
         for part in parts {
@@ -133,11 +121,22 @@ impl Worker {
         Left::Done
     }
 
+    /// The bytes that initializing writes at once: whole sectors.
+    fn pattern(&self) -> Block {
+        let tunables = self.seat.tunables();
+        let ashift = self.tree.upgrade().and_then(|tree| tree.ashift(self.vdev)).unwrap_or(9);
+        let mut bytes = Buf::zeroed(tunables.zfs_initialize_chunk_size.max(1 << ashift) as usize);
+        for word in bytes.chunks_exact_mut(8) {
+            word.copy_from_slice(&tunables.zfs_initialize_value.to_le_bytes());
+        }
+        bytes.freeze()
+    }
+
     /// Has a part of the leaf written, or its device told of it.
     async fn write(&self, tree: &Arc<VdevTree>, part: Range<u64>, pattern: &Block) -> Left {
         let (leaf, kind): (Guid, LeafWorkKind) = self.key;
         let step = match kind {
-            LeafWorkKind::Initialize => CHUNK_BYTES,
+            LeafWorkKind::Initialize => pattern.len() as u64,
             LeafWorkKind::Trim => TRIM_BYTES_MAX,
         };
         // A small piece is not worth telling.

@@ -34,6 +34,7 @@ use cenote_dmu::{Objset, Zap};
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_kstat::Settings;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Instant, Notify, boxed};
@@ -409,6 +410,16 @@ impl Scan {
         Ok(scan)
     }
 
+    /// Has other tunables from now on.
+    pub(crate) fn tune(&mut self, settings: &Settings) {
+        let was_still = self.tunables.zfs_scan_suspend_progress;
+        self.tunables = self.tunables.with(settings);
+        if self.is_running() && was_still != self.tunables.zfs_scan_suspend_progress {
+            self.take_report();
+            self.put();
+        }
+    }
+
     /// Where it meets its worker.
     pub(crate) const fn seat(&self) -> &ScanSeat {
         &self.seat
@@ -442,7 +453,8 @@ impl Scan {
 
     /// Puts up a task, or takes it away.
     fn put(&mut self) {
-        let work = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| {
+        let is_wanted = self.is_running() && !self.is_paused() && !self.tunables.zfs_scan_suspend_progress;
+        let work = self.phys.filter(|_| is_wanted).map(|phys| {
             ScanWork::Blocks(ScanRange {
                 function: phys.function,
                 min_txg: phys.min_txg,
