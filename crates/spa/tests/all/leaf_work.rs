@@ -16,8 +16,8 @@ use cenote_taskq::{Handle, Rng, Runtime};
 
 use cenote_vdev::config::VdevKind;
 
-use crate::offline::{assert_refused, leaf_of, vdevs, zdb};
 use crate::expanded;
+use crate::offline::{assert_refused, leaf_of, vdevs, zdb};
 
 const START: LeafAction = LeafAction::Start { rate_bytes: 0 };
 const LAYOUTS: [(Layout, usize); 4] = [
