@@ -126,9 +126,6 @@ guid_of(const char *name)
 	} else {
 		path_of(name, path, sizeof (path));
 		guid = guid_below(spa->spa_root_vdev, path);
-		for (int i = 0; guid == 0 && i < spa->spa_spares.sav_count; i++)
-			if (strcmp(spa->spa_spares.sav_vdevs[i]->vdev_path, path) == 0)
-				guid = spa->spa_spares.sav_vdevs[i]->vdev_guid;
 	}
 	spa_config_exit(spa, SCL_ALL, FTAG);
 	return (guid);
@@ -151,7 +148,8 @@ import(const char *name, boolean_t rewind)
 	int error = zpool_find_config(&handle, name, &config, &args);
 	if (error != 0)
 		return (error);
-	uint64_t flags = ZFS_IMPORT_NORMAL;
+	/* Who had it is dead: nobody waits to see whether it is still written. */
+	uint64_t flags = ZFS_IMPORT_NORMAL | ZFS_IMPORT_SKIP_MMP;
 	if (rewind)
 		flags |= ZFS_IMPORT_CHECKPOINT;
 	/* As the command does: a checkpoint is asked for by the policy, too. */
@@ -166,7 +164,14 @@ import(const char *name, boolean_t rewind)
 	fnvlist_free(config);
 	if (error != 0)
 		return (error);
-	return (spa_open(pool, &spa, "openzfs"));
+	error = spa_open(pool, &spa, "openzfs");
+	if (error == 0) {
+		/* The library leaves spares out while a pool is opened, since zdb opens some twice. */
+		spa_config_enter(spa, SCL_ALL, FTAG, RW_WRITER);
+		spa_load_spares(spa);
+		spa_config_exit(spa, SCL_ALL, FTAG);
+	}
+	return (error);
 }
 
 /* Blocks of a volume. */
@@ -219,14 +224,40 @@ blocks(const char *dataset, uint64_t seed, uint64_t count, boolean_t write)
 	return (error);
 }
 
+/* The spares, by the function that tells users of them. */
+static uint_t
+spares(nvlist_t **config, nvlist_t ***list)
+{
+	uint_t count = 0;
+	if (spa_get_stats(pool, config, NULL, 0) != 0 || *config == NULL)
+		return (0);
+	nvlist_t *root = fnvlist_lookup_nvlist(*config, ZPOOL_CONFIG_VDEV_TREE);
+	return (nvlist_lookup_nvlist_array(root, ZPOOL_CONFIG_SPARES, list, &count) == 0 ? count : 0);
+}
+
+static boolean_t
+is_spare(const char *device)
+{
+	char path[1024];
+	nvlist_t *config = NULL, **list;
+	boolean_t found = B_FALSE;
+	path_of(device, path, sizeof (path));
+	for (uint_t i = spares(&config, &list); i > 0; i--)
+		found |= strcmp(fnvlist_lookup_string(list[i - 1], ZPOOL_CONFIG_PATH), path) == 0;
+	nvlist_free(config);
+	return (found);
+}
+
 static nvlist_t *
-new_device(const char *device)
+new_device(const char *device, boolean_t spare)
 {
 	char path[1024];
 	path_of(device, path, sizeof (path));
 	nvlist_t *leaf = fnvlist_alloc(), *root = fnvlist_alloc();
 	fnvlist_add_string(leaf, ZPOOL_CONFIG_TYPE, VDEV_TYPE_FILE);
 	fnvlist_add_string(leaf, ZPOOL_CONFIG_PATH, path);
+	if (spare)
+		fnvlist_add_uint64(leaf, ZPOOL_CONFIG_IS_SPARE, 1);
 	fnvlist_add_string(root, ZPOOL_CONFIG_TYPE, VDEV_TYPE_ROOT);
 	fnvlist_add_nvlist_array(root, ZPOOL_CONFIG_CHILDREN, (const nvlist_t **)&leaf, 1);
 	fnvlist_free(leaf);
@@ -236,7 +267,7 @@ new_device(const char *device)
 static int
 attach(const char *to, const char *device, boolean_t replacing, boolean_t rebuild)
 {
-	nvlist_t *root = new_device(device);
+	nvlist_t *root = new_device(device, is_spare(device));
 	int error = spa_vdev_attach(spa, guid_of(to), root, replacing, rebuild);
 	fnvlist_free(root);
 	return (error);
@@ -345,14 +376,18 @@ progress(const char *word)
 static int
 until(const char *word, uint64_t percent)
 {
+	boolean_t begun = B_FALSE;
 	for (int i = 0; i < 2000; i++) {
 		uint64_t at = progress(word);
-		if (at == 101)
+		/* It has ended, or does not begin. */
+		if (at == 101 && (begun || i > 200))
 			return (ESRCH);
-		if (at >= percent)
+		begun |= at != 101;
+		if (at != 101 && at >= percent)
 			return (0);
 		usleep(2000);
-		if (i % 5 == 0)
+		/* Txgs come by themselves while there is work; waiting for one could be waiting for the end. */
+		if (!begun && i % 5 == 4)
 			sync_times(1);
 	}
 	return (ETIMEDOUT);
@@ -391,9 +426,11 @@ status(void)
 	if (has_checkpoint)
 		printf("checkpoint state %llu bytes %llu\n", (u_longlong_t)checkpoint.pcs_state, (u_longlong_t)checkpoint.pcs_space);
 	print_vdev(spa->spa_root_vdev, 0);
-	for (int i = 0; i < spa->spa_spares.sav_count; i++)
-		printf("spare %s\n", spa->spa_spares.sav_vdevs[i]->vdev_path);
 	spa_config_exit(spa, SCL_ALL, FTAG);
+	nvlist_t *config = NULL, **list;
+	for (uint_t i = spares(&config, &list); i > 0; i--)
+		printf("spare %s\n", fnvlist_lookup_string(list[i - 1], ZPOOL_CONFIG_PATH));
+	nvlist_free(config);
 	for (size_t i = 0; i < sizeof (words) / sizeof (words[0]); i++) {
 		uint64_t at = progress(words[i]);
 		if (at != 101)

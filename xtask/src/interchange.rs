@@ -22,7 +22,9 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 /// A part of the scenarios.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     if !process::may_install() {
-        return Ok(Outcome::LeftOut("only root may install what the program of tools/libzpool is built with".to_owned()));
+        return Ok(Outcome::LeftOut(
+            "only root may install what the program of tools/libzpool is built with".to_owned(),
+        ));
     }
     let part = rotation::of_commit(PARTS);
     let program = golden::built_program()?;

@@ -98,7 +98,7 @@ impl Request for ScrubRequest {
             ScrubAction::StartBetween { start_s, end_s } => {
                 let times = [("-S", start_s), ("-E", end_s)];
                 let line = times.into_iter().filter_map(|(flag, time_s)| Some((flag, time_s?)));
-                let line = line.fold(line_of_scrub(), |line, (flag, time_s)| line.word(flag).word(&time_s.to_string()));
+                let line = line.fold(line_of_scrub(), |line, (flag, time_s)| line.word(flag).word(time_s.to_string()));
                 return Some(line.flag(self.waits, "-w").word(&self.pool));
             }
             ScrubAction::StartSinceLast => "-C",

@@ -116,6 +116,9 @@ fn waited(images: &Images) {
     let drawn = guid();
     images.run("zpool", &["reguid", "-g", "12345", "mine"]);
     assert!(before != drawn && drawn != "12345" && guid() == "12345");
+    images.run("zpool", &["reguid", "-g", "-1", "mine"]);
+    assert_eq!(images.run("zpool", &["get", "-Ho", "value", "guid", "mine"]).trim(), u64::MAX.to_string());
+    images.run("zpool", &["reguid", "-g", "12345", "mine"]);
     let refused = images.refused("zpool", &["reguid", "-g", "12345", "mine"]);
     assert!(refused.contains("cannot reguid 'mine': the guid 12345 is in use"), "{refused}");
     images.run("zfs", &["create", "mine/old"]);

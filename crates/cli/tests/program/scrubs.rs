@@ -152,6 +152,12 @@ fn a_pool_that_is_read_only_is_scrubbed_and_nothing_is_written() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.code() == Some(1) && told.contains("0.img"), "{output:?}");
     assert!(contents() == before, "nothing is written");
+    let refused = images.refused("zpool", &["clear", "mine"]);
+    assert!(refused.contains("cannot clear errors for mine: pool is read-only"), "{refused}");
+    images.run("zpool", &["destroy", "mine"]);
+    assert!(contents() == before, "nothing is written");
+    images.run("zpool", &["import", "mine"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("ONLINE"));
 }
 
 /// Encrypted blocks are found and checked without their keys: what leads to them is in the clear. (Each block of dnodes counted as an error, and nothing below
@@ -184,7 +190,7 @@ fn encrypted_datasets_are_scrubbed_without_their_keys() {
     scrubbed(0);
 }
 
-/// What another process could not read of a pool that a mount writes gets into the pool's error log, with names, once the mount has found it bad too.
+/// Blocks that another process could not read of a pool that a mount writes get into the pool's error log, with names, once the mount has found them bad too.
 #[test]
 fn what_verify_finds_of_a_pool_in_use_is_in_its_error_log() {
     if !can_mount() {

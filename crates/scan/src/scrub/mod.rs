@@ -109,7 +109,7 @@ async fn work(
             cursor = sink.again(is_lost);
         }
         if seat.is_wanted(round) {
-            // What could not be written now may be, soon.
+            // The devices may take the block soon.
             handle.sleep(if is_lost { RECORDED_POLL } else { AGAIN_AFTER }).await;
         }
     }

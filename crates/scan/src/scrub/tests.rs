@@ -461,7 +461,7 @@ fn a_resilver_comes_back_to_what_it_could_not_write_while_devices_changed() {
     }
 }
 
-/// What a resilver could not write is known to its process alone, so the place on disk stays before it: a pool that is opened again in the middle comes back.
+/// A block that a resilver could not write is known to its process alone, so the place on disk stays before it: a pool that is opened again comes back.
 #[test]
 fn a_resilver_that_is_opened_again_comes_back_to_what_it_could_not_write() {
     for (seed, is_cut) in [(31, false), (32, true)] {

@@ -25,6 +25,7 @@ use cenote_format::dsl::{ScanFunction, TxgTimes, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::config::VdevKind;
 use cenote_vdev::dtl::Dtl;
@@ -112,6 +113,7 @@ impl Syncer {
     /// # Errors
     /// The MOS cannot be changed.
     #[doc(hidden)]
+    #[boxed]
     pub async fn note_times(&mut self, words: &[u64]) -> Result<(), SpaError> {
         let (value, entry) = (ZapValue::from_u64s(words), TxgTimes::ENTRIES[0]);
         Ok(Zap::put_entry(&self.mos.directory, self.txg, entry, Some(&value)).await?)
@@ -188,6 +190,9 @@ impl Syncer {
     }
 
     async fn pause_error_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
+        if is_paused && self.jobs.error_scrub.is_paused() {
+            return self.refuse_error_scrub();
+        }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.error_scrub.pause(&mut rooms, is_paused).await?;
         let event = if is_paused { "errorscrub_paused" } else { "errorscrub_resume" };
@@ -249,7 +254,7 @@ impl Syncer {
     /// Has the scrub wait, or go on.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none, or it waits already.
     pub(crate) async fn pause_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
         if self.jobs.error_scrub.is_running() {
             return self.pause_error_scrub(is_paused).await;
@@ -257,6 +262,9 @@ impl Syncer {
         let is_scrub = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::SCRUB);
         if !self.jobs.scan.is_running() || !is_scrub {
             return Err(SpaError::refused(Refusal::NotThere, "there is no active scrub"));
+        }
+        if is_paused && self.jobs.scan.is_paused() {
+            return Err(SpaError::refused(Refusal::Busy, "scrub is paused; use 'zpool scrub' to resume scrub"));
         }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.scan.pause(&mut rooms, is_paused).await

@@ -426,7 +426,7 @@ mod tests {
             }
             let mut found = BTreeSet::new();
             for child in 0..children {
-                // What is no whole row is left.
+                // A part of a row is left out.
                 let parts = draid.parts_of_child(child, range.start.saturating_sub(odd)..range.end + odd.min(row - 1));
                 prop_assert!(parts.is_sorted_by_key(|part| part.start));
                 for part in parts {

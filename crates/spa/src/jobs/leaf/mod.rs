@@ -165,6 +165,8 @@ pub(crate) enum Reached {
     End(u64),
     /// Its device cannot do that, in words.
     Unsupported(String),
+    /// It is faulted (OpenZFS gives the work up then).
+    Faulted,
 }
 
 #[derive(Default)]
@@ -292,7 +294,9 @@ impl LeafWork {
                 self.end(key);
                 continue;
             };
-            let Some(reached) = self.seat.take(key) else { continue };
+            let reported = self.seat.take(key);
+            let reached = if leaf.state.faulted { Some(Reached::Faulted) } else { reported };
+            let Some(reached) = reached else { continue };
             let object = rooms.mos.objset.object(leaf.leaf_zap).await?;
             let (_, record) = self.active.get_mut(&key).expect("it is looked at");
             let state = match &reached {
@@ -307,7 +311,7 @@ impl LeafWork {
                     record.offset_bytes = record.offset_bytes.max(*offset);
                     LeafWorkState::Complete
                 }
-                Reached::Unsupported(_) => LeafWorkState::Canceled,
+                Reached::Unsupported(_) | Reached::Faulted => LeafWorkState::Canceled,
             };
             let record = LeafRecord { state, time_s: rooms.time_s(), ..*record };
             LeafRecord::write(rooms, &object, kind, Some(&record)).await?;
@@ -316,7 +320,7 @@ impl LeafWork {
                 Reached::Unsupported(reason) => Some(reason),
                 _ => None,
             };
-            ended.push(EndedWork { key, is_complete: reason.is_none(), reason });
+            ended.push(EndedWork { key, is_complete: state == LeafWorkState::Complete, reason });
         }
         Ok(ended)
     }

@@ -77,7 +77,7 @@ pub(crate) async fn work(worker: Worker) {
         if held.is_none() {
             worker.handle.sleep(AGAIN_AFTER / 50).await;
         }
-        // What is only a part of a row is held again, with the rest of the row.
+        // A part of a row is held again, with the rest of the row.
         let row = tree.row_bytes(worker.vdev);
         next = if range.end / row * row > range.start { range.end / row * row } else { range.end };
         // An older round has done what lies before its offset.
