@@ -352,9 +352,7 @@ impl Syncer {
     async fn shorten_dtls(&mut self, ended: &EndedScan) -> Result<(), SpaError> {
         let EndedScan { phys, unrepaired, .. } = ended;
         let txg = self.txg;
-        if unrepaired.is_none() && phys.error_count > 0 {
-            return Ok(());
-        }
+        let Some(unrepaired) = unrepaired else { return Ok(()) };
         // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
         if self.jobs.evacuation.running.is_some() {
             return Ok(());
@@ -371,10 +369,8 @@ impl Syncer {
             }
             let mut left = missed.clone();
             left.remove(0..phys.max_txg.0);
-            if let Some(unrepaired) = unrepaired {
-                for holder in self.holders_of(guid) {
-                    left.absorb(&unrepaired.of(holder, missed));
-                }
+            for holder in self.holders_of(guid) {
+                left.absorb(&unrepaired.of(holder, missed));
             }
             assert!(left.ranges().last().is_none_or(|last| last.end <= txg.0 + 1), "a leaf has missed no txg to come");
             self.replace_dtl(txg, guid, left).await?;
