@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::process;
@@ -316,7 +316,10 @@ fn reason_of(question: &str, field: &str, their: Option<&str>, our: Option<&str>
     // An object has other names where each of them has a reason to be there or not.
     let (their, our): (BTreeSet<_>, BTreeSet<_>) = (their?.split(' ').collect(), our?.split(' ').collect());
     let of_name = |name: &&str| {
-        let is_it = |one: &&Reason| name.contains(one.field.trim_start_matches('/'));
+        let is_it = |one: &&Reason| match one.field.strip_prefix('/') {
+            Some(whole) => *name == whole,
+            None => name.contains(one.field),
+        };
         REASONS.iter().filter(holds).find(is_it).map(|one| one.why)
     };
     let reasons: Option<Vec<&str>> = their.symmetric_difference(&our).map(of_name).collect();
