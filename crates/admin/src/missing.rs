@@ -62,7 +62,7 @@ const CACHE_FILE: &str =
 const OF_ZDB: &str = "OpenZFS's 'zdb' has it";
 
 /// Options of the manual pages up to OpenZFS 2.4, and those that its programs take without naming them.
-pub const OPTIONS: [MissingOption; 35] = [
+pub const OPTIONS: [MissingOption; 32] = [
     ("zpool", "clear", "-F", REWINDS),
     ("zpool", "clear", "-n", REWINDS),
     ("zpool", "clear", "-X", REWINDS),
@@ -72,14 +72,6 @@ pub const OPTIONS: [MissingOption; 35] = [
     ("zpool", "import", "-V", "'--allow-missing' reads a pool without devices that it would need"),
     ("zpool", "import", "-E", "'zpool import' does not start what keeps a pool; nothing has to be left out"),
     ("zpool", "import", "-i", "name the pool, by its name or guid"),
-    ("zpool", "iostat", "-c", "run the program beside it, for the devices that 'zpool status -P' names"),
-    (
-        "zpool",
-        "iostat",
-        "-r",
-        "'zpool iostat -v' has the bytes and the requests of each device: the mean size is their quotient",
-    ),
-    ("zpool", "status", "-c", "run the program beside it, for the devices that 'zpool status -P' names"),
     ("zpool", "status", "-d", "'zpool status' counts errors of all reads; none bypass the cache here"),
     ("zpool", "status", "--power", POWER),
     ("zdb", "", "-B", "'zfs send -w' writes a stream that is as raw"),

@@ -143,8 +143,19 @@ impl Gotten {
 
     /// The text: the JSON document of a command with a `group` of objects, or the table.
     pub(crate) fn text(self, command: &str, group: &str, is_scripted: bool) -> String {
+        self.text_of(command, group, is_scripted, None)
+    }
+
+    /// The same, with an entry before the objects in JSON.
+    pub(crate) fn text_of<'b>(
+        self,
+        command: &str,
+        group: &'b str,
+        is_scripted: bool,
+        before: Option<(&'b str, Value)>,
+    ) -> String {
         match self.json {
-            Some(_) => document(command, [(group, Value::Object(self.objects))]),
+            Some(_) => document(command, before.into_iter().chain([(group, Value::Object(self.objects))])),
             None => self.table.text(is_scripted),
         }
     }

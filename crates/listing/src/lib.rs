@@ -46,9 +46,9 @@ pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
 pub use pools::{
-    DEDUP, Facts, Importable, Imported, IoTable, LOGS, LostPool, Names, PoolColumn, Reason, SPECIAL, Sizes, Status,
-    StatusOptions, Tree, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs, has_hanging, history_line,
-    parse_pool_columns, place, places, suspended_json, suspended_text,
+    DEDUP, Facts, Importable, Imported, IoTable, LOGS, Left, LostPool, Names, PoolColumn, Reason, SPECIAL,
+    ScriptColumns, Sizes, Status, StatusOptions, Tree, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs,
+    has_hanging, history_line, parse_pool_columns, place, places, suspended_json, suspended_text,
 };
 pub(crate) use pools::{Values, all_columns};
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};

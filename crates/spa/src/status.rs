@@ -15,6 +15,8 @@ const FEATURES_VERSION: u64 = 5000;
 pub enum Condition {
     /// A resilver, or a sequential rebuild, is under way.
     Resilvering,
+    /// Devices were rebuilt sequentially, and the pool was not scrubbed since: their checksums were not verified.
+    Rebuilt,
     /// Devices with sectors larger than their vdevs', which can be read and not be written.
     CoarseSectors,
     /// Faulted devices that the pool cannot do without.
@@ -29,6 +31,8 @@ pub enum Condition {
     FaultedDevice,
     /// Missing devices that the pool can do without.
     MissingDevice,
+    /// Devices that the pool can do without are there, and have no label of it.
+    MissingLabel,
     /// Devices have missed txgs and not made up for them.
     MissedTxgs,
     /// Devices that gave errors, which were put right.
@@ -55,6 +59,7 @@ impl Condition {
     pub const fn message(self) -> Option<&'static str> {
         match self {
             Self::MissingDevice => Some("ZFS-8000-2Q"),
+            Self::MissingLabel => Some("ZFS-8000-4J"),
             Self::LostDevices => Some("ZFS-8000-3C"),
             Self::DataErrors => Some("ZFS-8000-8A"),
             Self::DeviceErrors => Some("ZFS-8000-9P"),
@@ -73,14 +78,22 @@ pub async fn condition(pool: &View) -> Result<Option<Condition>, SpaError> {
 /// [`condition`] with a status of the devices that is newer than the pool's: the one of a pool that is being written.
 #[boxed]
 pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
-    if let Some(scan) = pool.scan().await?
-        && scan.function == ScanFunction::RESILVER
-        && scan.state == ScanState::SCANNING
-    {
+    let scan = pool.scan().await?;
+    if scan.is_some_and(|scan| scan.function == ScanFunction::RESILVER && scan.state == ScanState::SCANNING) {
         return Ok(Some(Condition::Resilvering));
     }
-    if pool.rebuilds().await.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE) {
+    let rebuilds = pool.rebuilds().await;
+    if rebuilds.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE) {
         return Ok(Some(Condition::Resilvering));
+    }
+    let ends = rebuilds.iter().filter(|(_, rebuild)| rebuild.state == RebuildState::COMPLETE);
+    let is_unverified = ends.map(|(_, rebuild)| rebuild.end_time).max().is_some_and(|end| match scan {
+        Some(scan) if scan.function == ScanFunction::SCRUB => scan.state == ScanState::FINISHED && end > scan.end_time,
+        Some(scan) => scan.state == ScanState::NONE,
+        None => true,
+    });
+    if is_unverified {
+        return Ok(Some(Condition::Rebuilt));
     }
     let of_devices = device_condition(devices);
     if of_devices.is_some_and(|condition| condition < Condition::DataErrors) {

@@ -25,7 +25,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
 const PRODUCT_LINES: Goal = until(163_000.0, 200_000.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
-const PROGRAM_LINES: Goal = until(9_000.0, 10_200.0);
+const PROGRAM_LINES: Goal = until(9_000.0, 10_700.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
 ///
 /// On 29 November 2026 there are 4,540, and other crates name each of them (`doors`). 576 are `pub use` and `pub mod`, which open others. By the

@@ -2,6 +2,7 @@
 
 mod image;
 mod rounds;
+mod seen;
 
 use std::fs::File;
 use std::path::Path;
@@ -20,11 +21,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|written|multihost|send|snapshots|livelists|redact|replicate|raw [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|seen|written|multihost|send|snapshots|livelists|redact|replicate|raw [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|written|multihost|send|snapshots|livelists|redact|replicate|raw \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|jobs|seen|written|multihost|send|snapshots|livelists|redact|replicate|raw \
              [--all] \
              [ARG…]"
         )
@@ -36,6 +37,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("logs", []) => return logs(),
         ("frozen", _) => return frozen(rest),
         ("jobs", _) => return jobs(rest),
+        ("seen", _) => return seen::run(&golden::built_program()?, rest),
         ("multihost", []) => return multihost(),
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
@@ -69,7 +71,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, jobs, written, multihost, send, snapshots, livelists, redact, replicate or raw, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, jobs, seen, written, multihost, send, snapshots, livelists, redact, replicate or raw, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));

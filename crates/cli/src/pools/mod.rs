@@ -1,6 +1,7 @@
 //! Shared by the `zpool` commands: options, and pools with what their server knows of them.
 
 mod names;
+pub(crate) mod scripts;
 
 use std::ffi::OsStr;
 

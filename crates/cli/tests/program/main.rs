@@ -33,6 +33,7 @@ mod refusals;
 mod replay;
 mod scrubs;
 mod sectors;
+mod seen;
 mod sends;
 mod serve;
 mod serve_rw;

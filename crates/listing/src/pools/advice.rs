@@ -1,17 +1,10 @@
-//! The texts of OpenZFS's tools about a pool that needs attention. Scripts search for these texts, so they are the same, with two exceptions:
-//! advice names no command that Cenote lacks, and no status says that bad copies were repaired, since reads do not repair here.
+//! The texts of OpenZFS's tools about a pool that needs attention. Scripts search for these texts, so they are the same; those about what
+//! OpenZFS does not tell of, and of pools that nobody works on, are our own.
 
 use cenote_spa::Condition;
 
 /// The address where OpenZFS explains its messages.
 pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
-
-/// The verbs for a device that is not to be used any more.
-macro_rules! not_replaced {
-    () => {
-        "Replace\n\ta device that is lost with 'zpool replace', or online it with\n\t'zpool online' when it is back."
-    };
-}
 
 /// The lines `status:` and `action:` of `zpool status`.
 pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'static str, &'static str) {
@@ -23,6 +16,10 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
         Condition::Resilvering => (
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
+        ),
+        Condition::Rebuilt => (
+            "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is recommended.",
+            "Use 'zpool scrub' to verify all data checksums.",
         ),
         Condition::CoarseSectors => (
             "One or more devices has sectors larger than its vdev's ashift allows.  It\n\tcan be read, and is not written: that could damage what shares a sector.",
@@ -46,26 +43,32 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
         ),
         Condition::FaultedDevice => (
             "One or more devices are faulted in response to persistent errors.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
-            concat!("Use 'zpool clear' to mark the device repaired.  ", not_replaced!()),
+            "Replace the faulted device, or use 'zpool clear' to mark the device\n\trepaired.",
         ),
         Condition::MissingDevice => (
             "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to continue functioning in a degraded state.",
-            concat!("Attach the missing device, and have the pool opened again.  ", not_replaced!()),
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        Condition::MissingLabel => (
+            "One or more devices could not be used because the label is missing or\n\tinvalid.  Sufficient replicas exist for the pool to continue\n\tfunctioning in a degraded state.",
+            "Replace the device using 'zpool replace'.",
         ),
         Condition::MissedTxgs => (
             "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
             "Leave all devices attached, and run 'zpool resilver', or mount the pool:\n\tit is resilvered meanwhile.",
         ),
-        Condition::DeviceErrors => (
+        // What is only read is not mended.
+        Condition::DeviceErrors if !is_worked_on => (
             "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy.  Applications are unaffected.",
-            concat!(
-                "Run 'zpool scrub' to have what is bad written again.  Determine if the\n\tdevice needs to be replaced, or clear the errors using 'zpool clear'.  ",
-                not_replaced!()
-            ),
+            "Run 'zpool scrub' to have what is bad written again.  Determine if the\n\tdevice needs to be replaced, and clear the errors using 'zpool clear' or\n\treplace the device with 'zpool replace'.",
+        ),
+        Condition::DeviceErrors => (
+            "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made to correct the error.  Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors\n\tusing 'zpool clear' or replace the device with 'zpool replace'.",
         ),
         Condition::OfflineDevice => (
             "One or more devices has been taken offline by the administrator.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
-            not_replaced!(),
+            "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
         ),
         Condition::Errata(number) => errata_of_status(number),
         Condition::OldVersion => (
@@ -82,7 +85,7 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
 /// For a pool with an erratum.
 const fn errata_of_status(number: u8) -> (&'static str, &'static str) {
     match number {
-        1 => ("Errata #1 detected.", "To correct the issue have OpenZFS scrub the pool."),
+        1 => ("Errata #1 detected.", "To correct the issue run 'zpool scrub'."),
         2 => (
             "Errata #2 detected.",
             "Revert to an earlier version of ZFS and allow the asynchronous destroy\n\tto complete before updating.",
@@ -140,6 +143,8 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
     let status = match condition {
         Condition::Resilvering => "One or more devices were being resilvered.",
         Condition::CoarseSectors => "One or more devices has sectors larger than its vdev's ashift allows.",
+        Condition::Rebuilt => "One or more devices were being resilvered.",
+        Condition::MissingLabel => "One or more devices contains corrupted data.",
         Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
         Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
         Condition::LostTxgs | Condition::MissedTxgs => "One or more devices need to be resilvered.",
@@ -223,7 +228,9 @@ pub(super) const DAMAGED_ROOT: ImportAdvice =
 mod tests {
     use super::*;
 
-    const ALL: [Condition; 17] = [
+    const ALL: [Condition; 19] = [
+        Condition::Rebuilt,
+        Condition::MissingLabel,
         Condition::Errata(1),
         Condition::Errata(2),
         Condition::Errata(3),

@@ -13,7 +13,7 @@ use cenote_props::number::nicenum;
 use cenote_vdev::tree::LeafIo;
 use serde_json::{Value, json};
 
-use super::{Tree, Vdev};
+use super::{ScriptColumns, Tree, Vdev};
 
 /// The class of cache devices.
 const CACHE: &str = "cache";
@@ -36,13 +36,17 @@ pub struct VdevIo {
     latencies: [Vec<u64>; 2],
     /// For each class, requests that wait and that the devices have.
     queued: Vec<u64>,
+    /// Sizes of requests by powers of two of bytes: for each class those that went alone, and aggregates.
+    sizes: Vec<Vec<u64>>,
+    /// A leaf's path.
+    path: Option<String>,
     children: Vec<VdevIo>,
 }
 
 /// A table that is asked for.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
-pub struct IoTable {
+pub struct IoTable<'a> {
     /// Each vdev (`-v`).
     pub is_verbose: bool,
     /// Mean times (`-l`).
@@ -51,10 +55,14 @@ pub struct IoTable {
     pub has_queues: bool,
     /// Histograms of times in place of the table (`-w`).
     pub is_histogram: bool,
+    /// Histograms of sizes of requests in place of the table (`-r`).
+    pub is_of_sizes: bool,
     /// Tabs in place of columns, no heading (`-H`).
     pub is_scripted: bool,
     /// Exact numbers (`-p`).
     pub is_exact: bool,
+    /// What scripts told about devices (`-c`).
+    pub scripts: Option<&'a ScriptColumns>,
 }
 
 fn add(into: &mut Vec<u64>, from: &[u64]) {
@@ -90,11 +98,13 @@ impl VdevIo {
             space: vdev.sizes.space,
             allocated: vdev.sizes.allocated,
             totals: vec![0; 4],
+            path: vdev.path.clone().filter(|_| vdev.children.is_empty()),
             ..Self::default()
         };
         if let Some(io) = leaves.get(&vdev.guid) {
             this.totals = io.totals.to_vec();
             this.latencies = io.latencies.clone();
+            this.sizes = io.sizes.iter().flatten().cloned().collect();
             this.queued = io.queued.iter().flat_map(|(wait, active)| [u64::from(*wait), u64::from(*active)]).collect();
         }
         let is_mirror = matches!(vdev.kind, "mirror" | "replacing" | "spare");
@@ -108,6 +118,10 @@ impl VdevIo {
                 add(sum, of_child);
             }
             add(&mut this.queued, &child.queued);
+            this.sizes.resize(this.sizes.len().max(child.sizes.len()), Vec::new());
+            for (sum, of_child) in this.sizes.iter_mut().zip(&child.sizes) {
+                add(sum, of_child);
+            }
         }
         this.children = children;
         this
@@ -117,6 +131,12 @@ impl VdevIo {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The paths of its devices.
+    pub fn paths(&self) -> Vec<&str> {
+        let below = self.children.iter().flat_map(Self::paths);
+        self.path.as_deref().into_iter().chain(below).collect()
     }
 
     /// The counts of one vdev below a root.
@@ -132,7 +152,18 @@ impl VdevIo {
     #[must_use]
     pub fn to_json(&self) -> Value {
         let children: Vec<Value> = self.children.iter().map(Self::to_json).collect();
-        json!([self.name, self.class, self.space, self.allocated, self.totals, self.latencies, self.queued, children])
+        json!([
+            self.name,
+            self.class,
+            self.space,
+            self.allocated,
+            self.totals,
+            self.latencies,
+            self.queued,
+            children,
+            self.sizes,
+            self.path
+        ])
     }
 
     /// From another process; nothing of what is no such form.
@@ -151,6 +182,8 @@ impl VdevIo {
             latencies: [latencies(0)?, latencies(1)?],
             queued: numbers(value.get(6))?,
             children: value.get(7)?.as_array()?.iter().map(Self::from_json).collect::<Option<_>>()?,
+            path: text(9),
+            sizes: value.get(8)?.as_array()?.iter().map(|of| numbers(Some(of))).collect::<Option<_>>()?,
         })
     }
 
@@ -163,6 +196,10 @@ impl VdevIo {
         Self {
             totals: less(&self.totals, &before.totals),
             latencies: [0, 1].map(|at| less(&self.latencies[at], &before.latencies[at])),
+            sizes: {
+                let earlier = before.sizes.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+                self.sizes.iter().zip(earlier).map(|(now, before)| less(now, before)).collect()
+            },
             children: children.collect(),
             ..self.clone()
         }
@@ -211,9 +248,23 @@ const HISTOGRAM: &[(&str, &[&str])] = &[
     ("rebuild", &[]),
 ];
 
+const OF_SIZES: &[(&str, &[&str])] = &[
+    ("sync_read", &["ind", "agg"]),
+    ("sync_write", &["ind", "agg"]),
+    ("async_read", &["ind", "agg"]),
+    ("async_write", &["ind", "agg"]),
+    ("scrub", &["ind", "agg"]),
+    ("trim", &["ind", "agg"]),
+    ("rebuild", &["ind", "agg"]),
+];
+/// The first bucket of sizes that is shown: no request is smaller than 512 bytes.
+const SIZE_BUCKET_MIN: usize = 9;
+/// The width of a column of a histogram, and of one of exact numbers at least.
+const HISTOGRAM_WIDTH: usize = 5;
+
 type Groups = &'static [(&'static str, &'static [&'static str])];
 
-impl IoTable {
+impl IoTable<'_> {
     fn groups(self) -> Vec<(Groups, usize)> {
         let width = |exact| if self.is_exact { exact } else { 5 };
         let mut groups = vec![(CAPACITY, width(15))];
@@ -251,6 +302,7 @@ impl IoTable {
         for column in self.columns() {
             centred(&mut text, column.title, column.width, 1);
         }
+        text.extend(self.scripts.map(|scripts| scripts.heading(false)));
         text.push('\n');
         text + &self.line(name_width)
     }
@@ -259,25 +311,28 @@ impl IoTable {
     #[must_use]
     pub fn line(self, name_width: usize) -> String {
         let columns = self.columns().into_iter().map(|column| format!("  {}", "-".repeat(column.width)));
-        format!("{}{}\n", "-".repeat(name_width), columns.collect::<String>())
+        let scripts = self.scripts.map(|scripts| scripts.heading(true)).unwrap_or_default();
+        format!("{}{}{scripts}\n", "-".repeat(name_width), columns.collect::<String>())
     }
 
     /// The rows of a pool: of what came in this time.
     #[must_use]
     pub fn rows(self, pool: &VdevIo, within: Duration, name_width: usize) -> String {
         let mut text = String::new();
-        self.vdev(pool, within, name_width, 0, &mut text);
-        if self.is_verbose && !self.is_scripted && !self.is_histogram {
+        self.vdev(pool, &pool.name, within, name_width, 0, &mut text);
+        if self.is_verbose && !self.is_scripted && !self.has_histograms() {
             text.push_str(&self.line(name_width));
         }
         text
     }
 
-    fn vdev(self, vdev: &VdevIo, within: Duration, name_width: usize, depth: usize, text: &mut String) {
-        if self.is_histogram {
+    fn vdev(self, vdev: &VdevIo, pool: &str, within: Duration, name_width: usize, depth: usize, text: &mut String) {
+        if self.is_of_sizes {
+            self.sizes(vdev, name_width, text);
+        } else if self.is_histogram {
             self.histogram(vdev, name_width, text);
         } else {
-            self.row(vdev, within, name_width, depth, text);
+            self.row(vdev, pool, within, name_width, depth, text);
         }
         if !self.is_verbose {
             return;
@@ -287,14 +342,14 @@ impl IoTable {
         for class in ["", super::DEDUP, super::SPECIAL, super::LOGS, CACHE] {
             let mut is_first = depth == 0 && !class.is_empty();
             for child in of_class(class) {
-                if std::mem::take(&mut is_first) && !self.is_scripted && !self.is_histogram {
+                if std::mem::take(&mut is_first) && !self.is_scripted && !self.has_histograms() {
                     let _ = write!(text, "{class:name_width$}");
                     for column in self.columns() {
                         let _ = write!(text, "  {:>width$}", "-", width = column.width);
                     }
                     text.push('\n');
                 }
-                self.vdev(child, within, name_width, depth + 2, text);
+                self.vdev(child, pool, within, name_width, depth + 2, text);
             }
             if depth > 0 {
                 return;
@@ -302,7 +357,7 @@ impl IoTable {
         }
     }
 
-    fn row(self, vdev: &VdevIo, within: Duration, name_width: usize, depth: usize, text: &mut String) {
+    fn row(self, vdev: &VdevIo, pool: &str, within: Duration, name_width: usize, depth: usize, text: &mut String) {
         let count = |count: u64| if self.is_exact { count.to_string() } else { nicenum(count) };
         let rate = |total: u64| count((total as f64 / within.as_secs_f64().max(f64::MIN_POSITIVE)) as u64);
         let none = if self.is_exact { "0" } else { "-" };
@@ -322,14 +377,17 @@ impl IoTable {
             // Nothing trims or rebuilds through a queue of its own.
             values.extend(queued.chain([0; 4]).map(count));
         }
+        let told = self.scripts.zip(vdev.path.as_deref()).map(|(scripts, path)| scripts.cells(pool, path));
+        let told = told.unwrap_or_default();
         if self.is_scripted {
-            let _ = writeln!(text, "{}\t{}", vdev.name, values.join("\t"));
+            let _ = writeln!(text, "{}\t{}{told}", vdev.name, values.join("\t"));
             return;
         }
         let _ = write!(text, "{:depth$}{:width$}", "", vdev.name, width = name_width.saturating_sub(depth));
         for (value, column) in values.iter().zip(self.columns()) {
             let _ = write!(text, "  {value:>width$}", width = column.width);
         }
+        text.push_str(&told);
         text.push('\n');
     }
 
@@ -337,46 +395,88 @@ impl IoTable {
         if self.is_exact { ns.to_string() } else { nicetime(ns) }
     }
 
+    /// Whether there are histograms in place of a table.
+    #[must_use]
+    pub const fn has_histograms(self) -> bool {
+        self.is_histogram || self.is_of_sizes
+    }
+
+    /// The times of requests.
     fn histogram(self, vdev: &VdevIo, name_width: usize, text: &mut String) {
-        let (width, mut length) = (if self.is_exact { 10 } else { 5 }, name_width);
+        let buckets = vdev.latencies.iter().map(Vec::len).max().unwrap_or(0);
+        let count = |at: usize, bucket: usize| vdev.latencies[at].get(bucket).copied().unwrap_or(0);
+        let rows = (0..buckets).map(|bucket| {
+            let end = 1_u64.checked_shl(bucket as u32 + 1).map_or(u64::MAX, |end| end - 1);
+            // Only the times at the device are counted.
+            let mut counts = vec![None, None, Some(count(0, bucket)), Some(count(1, bucket))];
+            counts.resize(11, None);
+            (end, counts)
+        });
+        let rows: Vec<_> = rows.collect();
+        self.buckets(vdev, HISTOGRAM, ("latency", &nicetime), &rows, name_width, text);
+    }
+
+    /// The sizes of requests.
+    fn sizes(self, vdev: &VdevIo, name_width: usize, text: &mut String) {
+        let buckets = vdev.sizes.iter().map(Vec::len).max().unwrap_or(0);
+        let rows = (SIZE_BUCKET_MIN..buckets).map(|bucket| {
+            let counts = vdev.sizes.iter().map(|sizes| Some(sizes.get(bucket).copied().unwrap_or(0)));
+            // Nothing trims or rebuilds through a queue of its own.
+            let counts = counts.chain(std::iter::repeat(Some(0))).take(2 * OF_SIZES.len());
+            (1_u64.checked_shl(bucket as u32).unwrap_or(u64::MAX), counts.collect())
+        });
+        let rows: Vec<_> = rows.collect();
+        self.buckets(vdev, OF_SIZES, ("req_size", &nicenum), &rows, name_width, text);
+    }
+
+    /// A histogram: its groups of columns; the title of its buckets, and their form; each bucket's bound, with a count for each column.
+    fn buckets(
+        self,
+        vdev: &VdevIo,
+        groups: Groups,
+        (title, nice): (&str, &dyn Fn(u64) -> String),
+        rows: &[(u64, Vec<Option<u64>>)],
+        name_width: usize,
+        text: &mut String,
+    ) {
+        let shown = |count: &Option<u64>| match count {
+            None => "-".to_owned(),
+            Some(count) if self.is_exact => count.to_string(),
+            Some(count) => nicenum(*count),
+        };
+        let widths = rows.iter().flat_map(|(_, counts)| counts).map(|count| shown(count).len());
+        let width = widths.max().unwrap_or(0).max(HISTOGRAM_WIDTH);
+        let name_width = name_width.max(title.len());
+        let columns: usize = groups.iter().map(|(_, columns)| columns.len().max(1)).sum();
         if self.is_scripted {
-            let _ = writeln!(text, "{}", vdev.name);
+            let _ = writeln!(text, "\n{}", vdev.name);
         } else {
-            let (mut titles, mut dashes) = (format!("\n{:name_width$}", vdev.name), "-".repeat(name_width));
-            let mut below = format!("{:name_width$}", "latency");
-            for (title, columns) in HISTOGRAM.iter().filter(|(_, columns)| !columns.is_empty()) {
+            let (mut titles, mut below) = (format!("\n{:name_width$}", vdev.name), format!("{title:name_width$}"));
+            for (title, columns) in groups.iter().filter(|(_, columns)| !columns.is_empty()) {
                 centred(&mut titles, title, width, columns.len());
                 columns.iter().for_each(|column| centred(&mut below, column, width, 1));
             }
-            for (title, _) in HISTOGRAM.iter().filter(|(_, columns)| columns.is_empty()) {
+            for (title, _) in groups.iter().filter(|(_, columns)| columns.is_empty()) {
                 centred(&mut below, title, width, 1);
             }
-            for _ in 0..11 {
-                let _ = write!(dashes, "  {}", "-".repeat(width));
-                length += width + 2;
-            }
-            let _ = writeln!(text, "{titles}\n{below}\n{dashes}");
+            let dashes = format!("  {}", "-".repeat(width)).repeat(columns);
+            let _ = writeln!(text, "{titles}\n{below}\n{}{dashes}", "-".repeat(name_width));
         }
-        let buckets = vdev.latencies.iter().map(Vec::len).max().unwrap_or(0);
-        for bucket in 0..buckets {
-            let count = |at: usize| vdev.latencies[at].get(bucket).copied().unwrap_or(0);
-            let shown = |at| if self.is_exact { count(at).to_string() } else { nicenum(count(at)) };
-            let end = 1_u64.checked_shl(bucket as u32 + 1).map_or(u64::MAX, |end| end - 1);
-            let none = || "-".to_owned();
-            let mut values = vec![none(), none(), shown(0), shown(1)];
-            values.extend(std::iter::repeat_n(none(), 7));
+        for (bound, counts) in rows {
+            let counts: Vec<String> = counts.iter().map(shown).collect();
             if self.is_scripted {
-                let _ = writeln!(text, "{end}\t{}", values.join("\t"));
+                let _ = writeln!(text, "{bound}\t{}", counts.join("\t"));
                 continue;
             }
-            let _ = write!(text, "{:name_width$}", self.time(end));
-            for value in &values {
-                let _ = write!(text, "  {value:>width$}");
+            let bound = if self.is_exact { bound.to_string() } else { nice(*bound) };
+            let _ = write!(text, "{bound:name_width$}");
+            for count in &counts {
+                let _ = write!(text, "  {count:>width$}");
             }
             text.push('\n');
         }
         if !self.is_scripted {
-            let _ = writeln!(text, "{}", "-".repeat(length));
+            let _ = writeln!(text, "{}", "-".repeat(name_width + columns * (width + 2)));
         }
     }
 }
@@ -398,7 +498,7 @@ fn mean(buckets: &[u64]) -> u64 {
 }
 
 /// A time with a unit, as OpenZFS's `zfs_nicetime` writes it: `-` for none.
-fn nicetime(ns: u64) -> String {
+pub(super) fn nicetime(ns: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
     if ns == 0 {
         return "-".to_owned();
@@ -459,6 +559,29 @@ mod tests {
         assert_eq!(values[..7], ["sda", "0", "0", "10", "20", "1048576", "4194304"]);
         assert_eq!(values[7..12], ["-", "-", "6", "0", "-"], "{row}");
         assert_eq!((values.len(), &values[18..20]), (7 + 11 + 14, &["1", "2"][..]), "{row}");
+    }
+
+    #[test]
+    fn sizes_have_a_row_for_each_power_of_two() {
+        let sizes = |at: usize, bucket: usize| {
+            let mut sizes = vec![vec![0; 25]; 10];
+            sizes[at][bucket] = 3;
+            sizes
+        };
+        let io = VdevIo { name: "sda".into(), totals: vec![0; 4], sizes: sizes(7, 17), ..VdevIo::default() };
+        let table = IoTable { is_of_sizes: true, ..IoTable::default() };
+        let text = table.rows(&io, Duration::from_secs(1), 10);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("sda           sync_read    sync_write  "), "{text}");
+        assert!(lines[2].starts_with("req_size      ind    agg    ind    agg  "), "{text}");
+        assert_eq!((lines.len(), &lines[4][..3], &lines[19][..3]), (21, "512", "16M"), "{text}");
+        let row = lines.iter().find(|line| line.starts_with("128K")).unwrap();
+        assert_eq!(row.split_whitespace().nth(8), Some("3"), "async_write agg: {text}");
+        let scripted = IoTable { is_scripted: true, is_exact: true, ..table }.rows(&io, Duration::from_secs(1), 10);
+        assert!(scripted.contains("\n131072\t0\t0\t0\t0\t0\t0\t0\t3\t0\t"), "{scripted}");
+        let later = VdevIo { sizes: sizes(7, 12), ..io.clone() };
+        assert_eq!(later.since(&io).sizes[7][12], 3);
+        assert_eq!(VdevIo::from_json(&io.to_json()), Some(io));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod lost;
 mod names;
 mod properties;
 mod rows;
+mod scripts;
 mod status;
 mod vdev_properties;
 mod vdevs;
@@ -43,7 +44,8 @@ pub use names::Names;
 pub(crate) use properties::Values;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, parse_pool_columns};
-pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
+pub use scripts::ScriptColumns;
+pub use status::{Left, Status, StatusOptions, has_hanging, suspended_json, suspended_text};
 pub use vdev_properties::get_vdevs;
 pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
 

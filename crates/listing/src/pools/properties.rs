@@ -214,8 +214,8 @@ impl<'a> Values<'a> {
             "bcloneused" => pool.cloning().await?.used_bytes,
             "bclonesaved" => pool.cloning().await?.saved_bytes,
             "bcloneratio" => pool.cloning().await?.ratio_hundredths(),
-            "freeing" => self.dir_bytes(pool_directory::FREE_DIR).await?,
-            "leaked" => self.dir_bytes(pool_directory::LEAK_DIR).await?,
+            "freeing" => self.view.freeing_bytes().await?,
+            "leaked" => self.view.dir_bytes(pool_directory::LEAK_DIR).await?,
             "last_scrubbed_txg" => pool.directory_number(pool_directory::LAST_SCRUBBED_TXG).await?.unwrap_or(0),
             "maxblocksize" => {
                 if self.has_feature("large_blocks") {
@@ -252,10 +252,17 @@ impl<'a> Values<'a> {
             .iter()
             .any(|(feature, state)| feature.strip_prefix("feature@") == Some(name) && *state != "disabled")
     }
+}
+
+impl Facts {
+    /// Bytes of what was destroyed that are not free yet.
+    pub(super) async fn freeing_bytes(&self) -> Result<u64> {
+        self.dir_bytes(pool_directory::FREE_DIR).await
+    }
 
     /// The bytes that an internal directory of the pool uses.
     async fn dir_bytes(&self, name: &str) -> Result<u64> {
-        let dsl = self.view.pool.dsl();
+        let dsl = self.pool.dsl();
         let dir = dsl.child(&dsl.root_dir().await?, name).await?;
         Ok(dir.map_or(0, |dir| dir.phys.used_bytes))
     }

@@ -78,8 +78,8 @@ impl Rows<'_> {
     }
 
     fn below(&mut self, vdev: &Vdev, depth: usize) {
-        let shown =
-            vdev.children.iter().filter(|child| !child.is_placeholder && child.heading().is_none() || depth > 0);
+        let is_shown = |child: &&Vdev| child.is_listed() && (depth > 0 || child.heading().is_none());
+        let shown = vdev.children.iter().filter(is_shown);
         for child in shown {
             self.vdev(child, depth + 2);
         }
@@ -109,7 +109,7 @@ impl Rows<'_> {
 
 fn json_tree(tree: &Tree, json: Json, exact: bool) -> Value {
     let mut map = Map::new();
-    for top in tree.plain() {
+    for top in tree.root.children.iter().filter(|top| top.is_listed() && top.heading().is_none()) {
         map.insert(top.name.clone(), json_vdev(top, json, exact));
     }
     let mut group = |heading: &str, members: Vec<&Vdev>| {
@@ -125,7 +125,11 @@ fn json_tree(tree: &Tree, json: Json, exact: bool) -> Value {
 }
 
 fn json_vdev(vdev: &Vdev, json: Json, exact: bool) -> Value {
-    let mut object = vdev.json(json);
+    let mut object = match vdev.is_placeholder {
+        // Of a removed vdev OpenZFS finds nothing but the name.
+        true => Map::from_iter([("name".to_owned(), json!(vdev.name))]),
+        false => vdev.json(json),
+    };
     let cells =
         columns(vdev, exact).map(|(name, text, _)| (name.to_owned(), property(json, &Cell::new(text, Source::None))));
     object.insert("properties".into(), Value::Object(cells.into_iter().collect()));

@@ -8,11 +8,12 @@ use std::path::Path;
 
 use cenote_dsl::property::Value;
 use cenote_format::ids::Guid;
-use cenote_props::number::{nicebytes, nicenum};
+use cenote_props::number::nicenum;
 use cenote_props::{WrongUse, is_user_property};
 use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::tree::LeafIo;
+use serde_json::{Map, json};
 
 use super::iostat::VdevIo;
 use super::{Facts, Names, Tree, Vdev};
@@ -148,6 +149,7 @@ fn named_vdevs<'a>(tree: &'a Tree, words: &[String]) -> std::result::Result<Vec<
     let mut found = Vec::new();
     for word in words {
         if word == ALL_VDEVS {
+            found.push(&tree.root);
             found.extend(&all);
             continue;
         }
@@ -156,7 +158,7 @@ fn named_vdevs<'a>(tree: &'a Tree, words: &[String]) -> std::result::Result<Vec<
             let is_at = path.is_some_and(|path| {
                 path == Path::new(word) || path.file_name().is_some_and(|name| name == word.as_str())
             });
-            vdev.name == *word || is_at || word.parse() == Ok(vdev.guid.0)
+            vdev.name == *word || is_at || word.parse() == Ok(vdev.guid.0) || *word == kernel_name(vdev)
         };
         match all.iter().find(is_it) {
             Some(vdev) => found.push(*vdev),
@@ -165,6 +167,16 @@ fn named_vdevs<'a>(tree: &'a Tree, words: &[String]) -> std::result::Result<Vec<
         }
     }
     Ok(found)
+}
+
+/// The name of a vdev among the properties of its parent and of its children: a path, or its type and its number, without the parity.
+fn kernel_name(vdev: &Vdev) -> String {
+    let number = vdev.name.rsplit_once('-').map_or("", |(_, number)| number);
+    match &vdev.path {
+        Some(path) => path.clone(),
+        None if vdev.kind == "root" => vdev.name.clone(),
+        None => format!("{}-{number}", vdev.kind),
+    }
 }
 
 /// Properties of vdevs of a pool, one per row. `counted`: the requests of leaves, from the process that has the pool.
@@ -212,9 +224,15 @@ pub async fn get_vdevs(
                 }
             }
         }
-        gotten.add(name, name, |json| vdev.json(json), values);
+        let object = |json| {
+            let mut object = Map::from_iter([("name".to_owned(), json!(name)), ("type".to_owned(), json!("VDEV"))]);
+            object.extend(vdev.json(json).into_iter().filter(|(key, _)| key != "name"));
+            object
+        };
+        gotten.add(name, name, object, values);
     }
-    Ok(Listed { text: gotten.text("zpool get", "vdevs", form.is_scripted), is_whole: true })
+    let pool = form.json.map(|json| ("pool", serde_json::Value::Object(facts.json(json, false))));
+    Ok(Listed { text: gotten.text_of("zpool get", "vdevs", form.is_scripted, pool), is_whole: true })
 }
 
 fn known<'a>(facts: &'a Facts, tree: &'a Tree, vdev: &'a Vdev) -> Option<Known<'a>> {
@@ -256,7 +274,6 @@ impl Known<'_> {
         let is_leaf = vdev.children.is_empty();
         let fixed = |text: String| Some(Cell::new(text, Source::None));
         let count = |count: u64| fixed(if is_exact { count.to_string() } else { nicenum(count) });
-        let bytes = |count: u64| fixed(if is_exact { count.to_string() } else { nicebytes(count) });
         let unknown = || Some(Cell::new("-", Source::Default));
         let text = |text: &Option<String>| text.clone().map_or_else(unknown, fixed);
         let switch = |is_on: bool| fixed(if is_on { "on" } else { "off" }.to_owned());
@@ -272,14 +289,14 @@ impl Known<'_> {
             }
             "state" => fixed(vdev.state.to_owned()),
             "guid" => fixed(vdev.guid.0.to_string()),
-            "asize" => bytes(asize),
-            "psize" => bytes(if is_leaf { sizes.device } else { 0 }),
+            "asize" => count(asize),
+            "psize" => count(if is_leaf { sizes.device } else { 0 }),
             "ashift" => fixed(self.ashift.to_string()),
-            "size" => bytes(sizes.deflated),
-            "free" => bytes(sizes.deflated.saturating_sub(sizes.allocated)),
-            "allocated" => bytes(sizes.allocated),
+            "size" => count(sizes.deflated),
+            "free" => count(sizes.deflated.saturating_sub(sizes.allocated)),
+            "allocated" => count(sizes.allocated),
             "expandsize" if sizes.expandable == 0 => fixed("-".to_owned()),
-            "expandsize" => bytes(sizes.expandable),
+            "expandsize" => count(sizes.expandable),
             "fragmentation" => match sizes.fragmentation {
                 Some(percent) if is_exact => fixed(percent.to_string()),
                 Some(percent) => fixed(format!("{percent}%")),
@@ -291,14 +308,11 @@ impl Known<'_> {
             "devid" => text(&vdev.devid),
             "physpath" => text(&vdev.phys_path),
             "encpath" | "fru" => unknown(),
-            "parent" => text(&self.parent.map(|parent| match parent.kind {
-                "root" => ROOT.to_owned(),
-                _ => parent.name.clone(),
-            })),
+            "parent" => text(&self.parent.map(kernel_name)),
             "children" if is_leaf => unknown(),
             "children" => {
                 let children = vdev.children.iter().filter(|child| !child.is_placeholder);
-                fixed(children.map(|child| child.name.as_str()).collect::<Vec<_>>().join(","))
+                fixed(children.map(kernel_name).collect::<Vec<_>>().join(","))
             }
             "numchildren" => fixed(vdev.children.iter().filter(|child| !child.is_placeholder).count().to_string()),
             "read_errors" => count(vdev.errors.read),
@@ -307,7 +321,8 @@ impl Known<'_> {
             "slow_ios" => count(vdev.slow_ios),
             // Nothing here initializes or trims through counted requests, and there are no requests of the other kinds.
             "initialize_errors" | "trim_errors" | "null_ops" | "free_ops" | "claim_ops" | "trim_ops" | "null_bytes"
-            | "free_bytes" | "claim_bytes" | "trim_bytes" | "bootsize" => count(0),
+            | "free_bytes" | "claim_bytes" | "trim_bytes" => count(0),
+            "bootsize" => Some(Cell::new("0", Source::Default)),
             "read_ops" | "read_bytes" | "write_ops" | "write_bytes" => {
                 let at = ["read_ops", "read_bytes", "write_ops", "write_bytes"].iter().position(|of| *of == name)?;
                 match &self.io {
@@ -316,7 +331,7 @@ impl Known<'_> {
                 }
             }
             "removing" => switch(vdev.is_removing),
-            "allocating" if !self.is_top => fixed("-".to_owned()),
+            "allocating" if !self.is_top && self.config.kind != VdevKind::Root => fixed("-".to_owned()),
             "allocating" => Some(match vdev.is_allocating {
                 true => Cell::new("on", Source::Default),
                 false => Cell::new("off", Source::Local),
@@ -331,8 +346,11 @@ impl Known<'_> {
                 AllocationClass::Normal => Cell::new("none", Source::Default),
                 class => Cell::new(class.name().unwrap_or("-"), Source::Local),
             }),
-            // No choice is made by these here.
-            "trim_support" | "sit_out" => None,
+            // A device that cannot discard says so when it is asked to.
+            "trim_support" if is_leaf => switch(vdev.sizes.device > 0 && !vdev.is_distributed()),
+            "trim_support" => fixed("-".to_owned()),
+            // No choice is made by this here.
+            "sit_out" => None,
             "autosit" | "scheduler" | "failure_domain" | "failure_group" => unknown(),
             "failfast" | "slow_io_events" => {
                 let usual = match name {

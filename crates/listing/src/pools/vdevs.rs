@@ -201,6 +201,16 @@ pub const SPECIAL: &str = "special";
 /// For intent logs.
 pub const LOGS: &str = "logs";
 
+/// The word for an allocation class.
+pub(super) const fn class_of(class: AllocationClass) -> &'static str {
+    match class {
+        AllocationClass::Log => "log",
+        AllocationClass::Special => SPECIAL,
+        AllocationClass::Dedup => DEDUP,
+        AllocationClass::Normal => "normal",
+    }
+}
+
 impl Vdev {
     /// The class under whose heading it is listed; `None` if it is listed first.
     pub(crate) fn heading(&self) -> Option<&'static str> {
@@ -212,11 +222,23 @@ impl Vdev {
         }
     }
 
-    /// True if it, or a vdev below it, has a problem.
-    pub(crate) fn is_unhealthy(&self) -> bool {
+    /// Whether it is a distributed spare: that has no device of its own to be trimmed.
+    pub(super) fn is_distributed(&self) -> bool {
+        self.kind == "dspare"
+    }
+
+    /// Whether `zpool list -v` has a row of it: a removed vdev has one, a hole has none.
+    pub(super) fn is_listed(&self) -> bool {
+        !self.is_placeholder || self.kind == "indirect"
+    }
+
+    /// True if it, or a vdev below it, has a problem. `with_slow`: slow I/Os are one.
+    pub(crate) fn is_unhealthy(&self, with_slow: bool) -> bool {
         let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
-        (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
-            || self.children.iter().any(Self::is_unhealthy)
+        let is_slow = with_slow && self.slow_ios > 0;
+        let is_well = matches!(self.state, "ONLINE" | "AVAIL" | "INUSE");
+        (self.children.is_empty() && (has_errors || is_slow || !is_well))
+            || self.children.iter().any(|child| child.is_unhealthy(with_slow))
     }
 
     /// The remark after its errors: the reason of its state.
@@ -357,10 +379,7 @@ impl Builder<'_> {
         let class = match (top.unwrap_or(config).class, &config.kind) {
             (_, VdevKind::Hole) => "hole",
             _ if config.is_spare => "spare",
-            (AllocationClass::Log, _) => "log",
-            (AllocationClass::Special, _) => SPECIAL,
-            (AllocationClass::Dedup, _) => DEDUP,
-            (AllocationClass::Normal, _) => "normal",
+            (class, _) => class_of(class),
         };
         let reason = match status.state {
             VdevState::Unavailable if config.kind == VdevKind::Missing => Some(Reason::Missing),
@@ -414,6 +433,9 @@ impl Builder<'_> {
         if let Some(disk) = disk {
             vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
         }
+        if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
+            vdev.sizes.device = self.distributed_spare_bytes(top_guid);
+        }
         if is_top && !is_removed_place {
             self.size(&mut vdev, config);
         }
@@ -436,7 +458,9 @@ impl Builder<'_> {
         let metaslab = 1_u64.checked_shl(config.metaslab_shift).unwrap_or(1);
         let aligned = |bytes: u64| bytes / metaslab * metaslab;
         let most = most_bytes(vdev, config);
-        if most > 0 {
+        // What a further child brings is there when its expansion has ended.
+        let is_expanding = matches!(config.kind, VdevKind::Raidz { expanding: true, .. });
+        if most > 0 && !is_expanding {
             vdev.sizes.expandable = aligned(most.saturating_sub(config.asize_bytes));
         }
         replacements(vdev, config, aligned(config.asize_bytes));
@@ -476,7 +500,13 @@ impl Builder<'_> {
         // Without a process that has the pool in use, nobody knows how much of a cache device is used.
         let sizes = match is_spare {
             true => Sizes { device, ..Sizes::default() },
-            false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
+            false => Sizes {
+                space: device.saturating_sub(LABEL_BYTES),
+                device,
+                replacement: device,
+                fragmentation: Some(0),
+                ..Sizes::default()
+            },
         };
         Vdev {
             name: names.of(config, path.as_deref(), is_missing),

@@ -66,5 +66,5 @@ mod tests;
 pub(crate) use aggregate::{Dequeued, Kind, Reading};
 pub(crate) use limits::Limits;
 pub use limits::QueueClass;
-pub(crate) use room::{LeafQueue, Room};
+pub(crate) use room::{LeafQueue, Room, SizeCounts};
 pub(crate) use shared::SharedQueue;

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
+use cenote_kstat::Histogram;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,6 +16,12 @@ use super::shared::SharedQueue;
 /// Reads from the shared queue that a solid-state child has at once: enough to keep all of it busy.
 const SOLID_PULL: u32 = 32;
 const SOLID_PULL_BYTES: u64 = 2 << 20;
+
+/// Buckets of a histogram of sizes (`VDEV_RQ_HISTO_BUCKETS`): the last one is of requests of 16 MiB and more.
+const SIZE_BUCKETS: usize = 25;
+
+/// How often requests of a class that went to the device alone, and such that others led, had a size.
+pub(crate) type SizeCounts = [Vec<u64>; 2];
 
 /// One leaf's queue. See the module's parent.
 #[derive(Debug)]
@@ -35,6 +42,8 @@ pub(crate) struct LeafQueue {
     run_bytes: AtomicU64,
     /// Bytes of the requests that the device has.
     active_bytes: AtomicU64,
+    /// For each class the sizes of requests to the device: of those that went alone, and of aggregates.
+    sizes: [[Histogram<SIZE_BUCKETS>; 2]; CLASSES],
     order: Mutex<Order>,
     /// The queue that it has in common with other children of a mirror, and its place among them.
     shared: OnceLock<(Weak<SharedQueue>, usize)>,
@@ -51,6 +60,7 @@ impl LeafQueue {
             head: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             active_bytes: AtomicU64::new(0),
+            sizes: Default::default(),
             order: Mutex::new(Order::default()),
             shared: OnceLock::new(),
         }
@@ -68,6 +78,11 @@ impl LeafQueue {
             let waiting = u32::try_from(order.len_of(class)).unwrap_or(u32::MAX);
             (waiting, self.active[class.index()].load(Ordering::SeqCst))
         })
+    }
+
+    /// For each class, how often its requests to the device had which size, by powers of two of bytes.
+    pub(crate) fn sizes(&self) -> [SizeCounts; CLASSES] {
+        QueueClass::ALL.map(|class| self.sizes[class.index()].each_ref().map(Histogram::buckets))
     }
 
     /// Requests that wait.
@@ -103,6 +118,10 @@ impl LeafQueue {
         let counted = active.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(counted > 0, "what is not given to the device was counted before (invariant 2)");
         false
+    }
+
+    fn count_size(&self, class: QueueClass, range: &Range<u64>, is_aggregate: bool) {
+        self.sizes[class.index()][usize::from(is_aggregate)].add(range.end - range.start);
     }
 
     /// Puts a request into the queue.
@@ -188,6 +207,7 @@ impl LeafQueue {
     /// Wakes the requests that were chosen. They have been counted already.
     pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
         let Chosen { class, range, first, others } = chosen;
+        self.count_size(class, &range, !others.is_empty());
         let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
         let others = others.into_iter().map(|member| member.join(self)).collect();
         let aggregate = Aggregate::new(range, first.range, others, room);
@@ -283,6 +303,7 @@ impl<Q: Borrow<Arc<LeafQueue>>> Room<Q> {
             return None;
         }
         leaf.move_head(range);
+        leaf.count_size(class, range, false);
         Some(Self { queue, class, size_bytes: range.end - range.start })
     }
 }

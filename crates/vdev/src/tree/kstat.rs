@@ -5,7 +5,7 @@ use cenote_kstat::Snapshot;
 
 use super::VdevTree;
 use super::node::{Kind, Node};
-use crate::queue::QueueClass;
+use crate::queue::{QueueClass, SizeCounts};
 
 /// The requests of a leaf: those since it was opened, and those of now.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,9 @@ pub struct LeafIo {
     pub latencies: [Vec<u64>; 2],
     /// For each class of requests, the most urgent first: those that wait, and those that the device has.
     pub queued: [(u32, u32); QueueClass::ALL.len()],
+    /// For each class, how often requests had a size, by the power of two of its bytes: those that went to the device alone, and those that
+    /// took others along.
+    pub sizes: [SizeCounts; QueueClass::ALL.len()],
 }
 
 impl VdevTree {
@@ -25,7 +28,12 @@ impl VdevTree {
         let of_node = |node: &Node| {
             let Kind::Leaf(leaf) = &node.kind else { return None };
             let (stats, queue) = (node.stats()?, leaf.queue.as_ref()?);
-            let io = LeafIo { totals: stats.totals(), latencies: stats.latencies(), queued: queue.depths() };
+            let io = LeafIo {
+                totals: stats.totals(),
+                latencies: stats.latencies(),
+                queued: queue.depths(),
+                sizes: queue.sizes(),
+            };
             Some((node.guid, io))
         };
         self.topology().nodes.iter().filter_map(of_node).collect()

@@ -9,7 +9,7 @@ use cenote_server::protocol;
 use serde_json::{Value, json};
 
 use crate::args::Repeats;
-use crate::pools::{NameArgs, facts};
+use crate::pools::{NameArgs, facts, scripts};
 use crate::prelude::*;
 use crate::time;
 
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// How often requests took how long.
     #[arg(short = 'w')]
     histogram: bool,
+    /// How often requests had which size: those that went to a device alone, and those that took others along.
+    #[arg(short = 'r', conflicts_with_all = ["latencies", "queues", "histogram"])]
+    request_sizes: bool,
     /// Not what came before the first interval.
     #[arg(short = 'y')]
     omits_first: bool,
@@ -43,6 +46,9 @@ pub(crate) struct Args {
     /// Exact numbers.
     #[arg(short = 'p')]
     exact: bool,
+    /// Run scripts for each device, and show what they tell: names with commas between them. Without one, those that there are.
+    #[arg(short = 'c', value_name = "SCRIPTS", num_args = 0..=1, default_missing_value = "")]
+    scripts: Option<String>,
     #[command(flatten)]
     names: NameArgs,
     /// Show the time first: u in seconds since 1970, d as a date.
@@ -70,27 +76,44 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let repeats = super::take_repeats(&mut args.pools)?;
-    let table = IoTable {
-        is_verbose: args.verbose,
+    match args.scripts.as_deref() {
+        Some("") => {
+            context.out(scripts::available("iostat"))?;
+            return Ok(Outcome::Good);
+        }
+        Some(_) => scripts::check()?,
+        None => {}
+    }
+    let plain = IoTable {
+        is_verbose: args.verbose || args.scripts.is_some(),
         has_latencies: args.latencies,
         has_queues: args.queues,
         is_histogram: args.histogram,
+        is_of_sizes: args.request_sizes,
         is_scripted: args.scripted,
         is_exact: args.exact,
+        scripts: None,
     };
     let mut before: Vec<Counted> = Vec::new();
     let Repeats { interval, count } = repeats.unwrap_or(Repeats { interval: Duration::ZERO, count: Some(1) });
     let (mut is_first, mut left) = (true, count);
     loop {
         let counted = args.counted(context)?;
+        let told = args.scripts.as_ref().map(|names| {
+            let of_pool = |pool: &VdevIo| {
+                pool.paths().into_iter().map(|path| (pool.name().to_owned(), path.to_owned())).collect::<Vec<_>>()
+            };
+            scripts::run(names, &counted.iter().flat_map(|(pool, _)| of_pool(pool)).collect::<Vec<_>>())
+        });
+        let table = IoTable { scripts: told.as_ref(), ..plain };
         let skips = is_first && args.omits_first && repeats.is_some();
         if !skips {
             if let Some(how) = &args.timestamp {
                 context.out(time::stamp(context.handle(), how)? + "\n")?;
             }
             let width = table.name_width(counted.iter().map(|(pool, _)| pool));
-            let has_heading = (before.len() != counted.len() || args.verbose) && (is_first || !args.heading_once);
-            if (has_heading || (is_first && !skips)) && !args.scripted && !args.histogram {
+            let has_heading = (before.len() != counted.len() || table.is_verbose) && (is_first || !args.heading_once);
+            if (has_heading || (is_first && !skips)) && !args.scripted && !table.has_histograms() {
                 context.out(table.heading(width))?;
             }
             for (pool, at) in &counted {
@@ -98,7 +121,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
                 let (since, from) = earlier.map_or_else(|| (pool.clone(), 0), |(old, from)| (pool.since(old), *from));
                 context.out(table.rows(&since, Duration::from_nanos(at.saturating_sub(from)), width))?;
             }
-            if counted.len() > 1 && !args.verbose && !args.scripted && !args.histogram {
+            if counted.len() > 1 && !table.is_verbose && !args.scripted && !table.has_histograms() {
                 context.out(table.line(width))?;
             }
             context.output().flush()?;

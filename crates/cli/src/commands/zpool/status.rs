@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use cenote_listing::Condition;
-use cenote_listing::{Status, StatusOptions, document, has_hanging, suspended_json, suspended_text};
-use cenote_server::{Owned, Shown};
+use cenote_listing::{
+    Names, ScriptColumns, Status, StatusOptions, Vdev, document, has_hanging, suspended_json, suspended_text,
+};
+use cenote_server::{Owned, ServerError, Shown};
 use serde_json::{Map, Value, json};
 
-use crate::pools::{JsonArgs, NameArgs, facts, lost_pool};
+use crate::pools::{JsonArgs, NameArgs, facts, lost_pool, scripts};
 use crate::prelude::*;
 use crate::time;
 
@@ -44,6 +46,12 @@ pub(crate) struct Args {
     /// Exact numbers.
     #[arg(short = 'p')]
     exact: bool,
+    /// Run scripts for each device, and show what they tell: names with commas between them. Without one, those that there are.
+    #[arg(short = 'c', value_name = "SCRIPTS", num_args = 0..=1, default_missing_value = "")]
+    scripts: Option<String>,
+    /// What scripts told, for the process that is asked.
+    #[arg(long, hide = true)]
+    told_by_scripts: Option<String>,
     #[command(flatten)]
     names: NameArgs,
     #[command(flatten)]
@@ -59,12 +67,20 @@ pub(crate) struct Args {
     pub(super) pools: Vec<String>,
 }
 
-pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     let json = args.json.check()?;
     if args.json_flat_vdevs && !args.json.json {
         return Err(crate::outcome::usage("'--json-flat-vdevs' only works with '-j' option"));
     }
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
+    match args.scripts.as_deref().filter(|_| context.served().is_none()) {
+        Some("") => {
+            context.out(scripts::available("status"))?;
+            return Ok(Outcome::Good);
+        }
+        Some(_) => scripts::check()?,
+        None => {}
+    }
     // Of a pool that is suspended, or has a device that hangs, nothing is read for this: that could wait for the device.
     if let Some((pool, reason)) = context.served().map(|pool| (pool, pool.suspended()))
         && (reason.is_some() || has_hanging(pool))
@@ -81,12 +97,26 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(pool) = context.served() {
         pool.look_at_spares().await?;
     }
+    let mut owned = None;
     if context.served().is_none()
         && let [name] = &args.pools[..]
     {
-        context.check_failing(name).await?;
+        owned = args.owned(context.check_failing(name).await)?.err();
     }
-    let (pools, mut failed) = context.open_to_show(&args.pools, true).await?;
+    let opened = match owned {
+        Some(owned) => Err(owned),
+        None => args.owned(context.open_to_show(&args.pools, true).await)?,
+    };
+    let (pools, mut failed) = opened.unwrap_or_else(|owned| (vec![Shown::Owned(owned)], false));
+    if let Some(names) = args.scripts.as_ref().filter(|_| context.served().is_none()) {
+        let mut devices = Vec::new();
+        for pool in &pools {
+            devices.extend(devices_of(context, pool).await?);
+        }
+        args.told_by_scripts = Some(scripts::run(names, &devices).to_json().to_string());
+    }
+    let told_by_scripts = args.told_by_scripts.as_ref().and_then(|told| serde_json::from_str(told).ok());
+    let told_by_scripts = told_by_scripts.as_ref().and_then(ScriptColumns::from_json);
     let is_all = args.pools.is_empty();
     let mut text = String::new();
     if let Some(stamp) = &stamp {
@@ -137,6 +167,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             }
         };
         let report = Status::read(facts(context, pool.clone()), options).await;
+        let report = report.with_scripts(told_by_scripts.clone());
         let condition = report.condition().await.unwrap_or_else(|error| {
             context.err(error.to_string());
             failed = true;
@@ -181,6 +212,34 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(failed))
 }
 
+/// A pool's devices: for each the pool's name and its path.
+async fn devices_of(context: &Context, pool: &Shown) -> Result<Vec<(String, String)>> {
+    fn walk(vdev: &Vdev, paths: &mut Vec<String>) {
+        paths.extend(vdev.path.clone().filter(|_| vdev.children.is_empty()));
+        vdev.children.iter().for_each(|child| walk(child, paths));
+    }
+    let mut paths = Vec::new();
+    match pool {
+        Shown::Open(view) => {
+            let tree = facts(context, view.clone()).tree(Names::default()).await?;
+            [&tree.root].into_iter().chain(&tree.caches).chain(&tree.spares).for_each(|vdev| walk(vdev, &mut paths));
+        }
+        Shown::Owned(owned) => {
+            let line = ["cenote", "zpool", "status", "-j", "--json-flat-vdevs"].map(OsStr::new);
+            let (text, _) = context.asked(&owned.socket, &line)?;
+            let document: Value = serde_json::from_slice(&text)?;
+            let vdevs = document.pointer("/pools").and_then(|pools| pools.as_object()?.values().next()?.get("vdevs"));
+            let vdevs = vdevs.and_then(Value::as_object).into_iter().flat_map(Map::values);
+            paths.extend(vdevs.filter_map(|vdev| vdev.get("path")?.as_str().map(str::to_owned)));
+        }
+        Shown::Lost(_) => {}
+    }
+    paths.sort_unstable();
+    // A spare in use is listed twice.
+    paths.dedup();
+    Ok(paths.into_iter().map(|path| (pool.name().to_owned(), path)).collect())
+}
+
 /// The answer of a process about its pool.
 enum Told {
     /// With -x: the pool is healthy.
@@ -193,6 +252,14 @@ enum Told {
 const ALL_HEALTHY: &str = "all pools are healthy\n";
 
 impl Args {
+    /// The result of looking at a pool; or, where scripts are to run, the process that has it: that runs none, and is told what they told.
+    fn owned<T>(&self, result: std::result::Result<T, ServerError>) -> Result<std::result::Result<T, Owned>> {
+        match result {
+            Err(ServerError::Owned(owned)) if self.scripts.is_some() => Ok(Err(owned)),
+            result => Ok(Ok(result?)),
+        }
+    }
+
     /// Has the process that has a pool tell its status: that knows which of its devices gave errors. `found` gets what is told in JSON.
     fn told(&self, context: &Context, owned: &Owned, found: &mut Map<String, Value>) -> Result<Told> {
         let flags = [
@@ -210,12 +277,10 @@ impl Args {
             (self.json_flat_vdevs, "--json-flat-vdevs"),
         ];
         let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
-        let line: Vec<&OsStr> = ["cenote", "zpool", "status"]
-            .into_iter()
-            .chain(flags)
-            .chain(self.names.options())
-            .map(OsStr::new)
-            .collect();
+        let scripts = self.told_by_scripts.as_ref().map(|told| format!("--told-by-scripts={told}"));
+        let mut line: Vec<&OsStr> = ["cenote", "zpool", "status"].map(OsStr::new).to_vec();
+        flags.chain(self.names.options()).for_each(|word| line.push(OsStr::new(word)));
+        line.extend(scripts.as_ref().map(OsStr::new));
         let (text, status) = context.asked(&owned.socket, &line)?;
         anyhow::ensure!(status == 0, "pool '{}': its process does not tell its status", owned.pool);
         if self.json.json {

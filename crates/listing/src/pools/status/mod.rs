@@ -1,18 +1,21 @@
 //! The health of pools and of their devices, as `zpool status` reports it: as text and as JSON.
 
 mod activity;
+mod left;
 mod scan;
 mod suspended;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use cenote_format::ddt::DdtStat;
 use cenote_format::ids::Guid;
 use cenote_props::number::{nicebytes, nicenum};
-use cenote_spa::{Condition, DedupFigures, LeafWorkKind, LoggedError, View, condition_with};
+use cenote_spa::{Condition, DedupFigures, LeafWorkKind, LoggedError, condition_with};
 use cenote_taskq::boxed;
-use cenote_vdev::tree::VdevStatus;
+use cenote_vdev::config::VdevConfig;
+use cenote_vdev::tree::{VdevState, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use self::activity::{Activity, activities};
@@ -21,8 +24,9 @@ use super::advice::{MESSAGES, of_status};
 use super::places;
 use super::vdevs::{Auxiliary, Tree, Vdev};
 use crate::error::Result;
-use crate::{Facts, Json, Names, TimeText};
+use crate::{Facts, Json, Names, ScriptColumns, TimeText};
 
+pub use left::Left;
 pub use suspended::{has_hanging, suspended_json, suspended_text};
 
 /// The least width of names.
@@ -56,7 +60,17 @@ pub struct StatusOptions {
     pub is_worked_on: bool,
 }
 
-/// For each requested kind, the activity of each leaf.
+impl StatusOptions {
+    /// Whether everything about such an activity is asked for.
+    const fn shows(&self, kind: LeafWorkKind) -> bool {
+        match kind {
+            LeafWorkKind::Initialize => self.shows_initialize,
+            LeafWorkKind::Trim => self.shows_trim,
+        }
+    }
+}
+
+/// For each kind, the activity of each leaf.
 type Activities = Vec<(LeafWorkKind, BTreeMap<Guid, Activity>)>;
 
 /// The report on a pool's health. The pool is read once, and the states and errors of its devices are taken after that: the report includes
@@ -73,6 +87,8 @@ pub struct Status {
     /// The deduplication tables, if they are shown.
     dedup: Result<Option<DedupFigures>>,
     devices: VdevStatus,
+    /// What scripts told about its devices.
+    scripts: Option<ScriptColumns>,
 }
 
 impl Status {
@@ -81,7 +97,7 @@ impl Status {
     pub async fn read(facts: Facts, options: StatusOptions) -> Self {
         let pool = &facts.pool;
         let (scanned, auxiliary) = (scan::read(&facts).await, facts.auxiliary().await);
-        let activities = requested(pool, options).await;
+        let activities = requested(&facts).await;
         let errors = pool.logged_errors().await.map_err(Into::into);
         let places = match &errors {
             Ok(errors) if options.lists_files => places(pool, errors).await,
@@ -92,7 +108,13 @@ impl Status {
             false => Ok(None),
         };
         let devices = facts.devices();
-        Self { facts, options, scanned, auxiliary, activities, errors, places, dedup, devices }
+        Self { facts, options, scanned, auxiliary, activities, errors, places, dedup, devices, scripts: None }
+    }
+
+    /// With columns that scripts told (`-c`).
+    #[must_use]
+    pub fn with_scripts(self, scripts: Option<ScriptColumns>) -> Self {
+        Self { scripts, ..self }
     }
 
     /// The key of the pool's object in JSON.
@@ -103,7 +125,25 @@ impl Status {
     /// The condition that needs attention, if any.
     #[boxed]
     pub async fn condition(&self) -> Result<Option<Condition>> {
-        Ok(condition_with(&self.facts.pool, &self.devices).await?)
+        let condition = condition_with(&self.facts.pool, &self.devices).await?;
+        Ok(match condition {
+            Some(Condition::MissingDevice) if self.are_missing_devices_there() => Some(Condition::MissingLabel),
+            other => other,
+        })
+    }
+
+    /// Whether each device that is not the pool's any more is there: it has no label of it.
+    fn are_missing_devices_there(&self) -> bool {
+        fn walk<'a>(config: &'a VdevConfig, status: &VdevStatus, missing: &mut Vec<&'a VdevConfig>) {
+            if config.kind.is_leaf() && status.state == VdevState::Unavailable {
+                missing.push(config);
+            }
+            config.children.iter().zip(&status.children).for_each(|(child, status)| walk(child, status, missing));
+        }
+        let mut missing = Vec::new();
+        walk(self.facts.pool.vdevs(), &self.devices, &mut missing);
+        let is_there = |leaf: &VdevConfig| leaf.path.as_deref().is_some_and(|path| Path::new(path).exists());
+        missing.into_iter().all(is_there)
     }
 
     /// Appends the report as text for a person.
@@ -120,10 +160,13 @@ impl Status {
                 let _ = writeln!(text, "   see: {MESSAGES}/{message}");
             }
         }
-        text.push_str(&scan::text(&self.scanned?, options.time));
+        let scanned = self.scanned?;
+        text.push_str(&scan::text(&scanned, options.time));
+        let is_resilvering = scanned.is_resilvering();
         let tree = facts.tree_of(&self.auxiliary?, options.names, &self.devices);
         let width = tree.name_width().max(NAME_WIDTH_MIN);
-        Rows { options, activities: self.activities?, width, text }.all(&tree);
+        Rows { options, activities: self.activities?, is_resilvering, width, scripts: self.scripts.as_ref(), text }
+            .all(&tree);
         let errors = self.errors?;
         text.push('\n');
         match errors.len() {
@@ -168,12 +211,18 @@ impl Status {
         if let Some(checkpoint) = scan::checkpoint_json(&scanned, json, exact, options.time) {
             object.insert("checkpoint_stats".into(), checkpoint);
         }
+        if let Some(expansion) = scan::expansion_json(&scanned, json, exact, options.time) {
+            object.insert("raidz_expand_stats".into(), expansion);
+        }
         let tree = facts.tree_of(&self.auxiliary?, options.names, &self.devices);
-        let writer = JsonTree { options, activities: self.activities?, json, exact };
+        let (pool, scripts) = (tree.root.name.as_str(), self.scripts.as_ref());
+        let writer = JsonTree { options, activities: self.activities?, scripts, pool, json, exact };
         if options.is_flat {
             let mut flat = Map::new();
-            for vdev in [&tree.root].into_iter().chain(&tree.caches).chain(&tree.spares) {
-                writer.flat(vdev, None, &mut flat);
+            writer.flat(&tree.root, None, 0, &mut flat);
+            let of_classes = tree.classes().flat_map(|(_, members)| members);
+            for vdev in of_classes.chain(&tree.caches).chain(&tree.spares) {
+                writer.flat(vdev, None, 2, &mut flat);
             }
             object.insert("vdevs".into(), Value::Object(flat));
         } else {
@@ -202,15 +251,12 @@ impl Status {
     }
 }
 
-/// The requested activities: initializing and trimming.
-async fn requested(pool: &View, options: StatusOptions) -> Result<Activities> {
+/// What is initialized and trimmed.
+async fn requested(facts: &Facts) -> Result<Activities> {
+    let space = facts.space().await?;
     let mut found = Vec::new();
-    for (is_asked, kind) in
-        [(options.shows_initialize, LeafWorkKind::Initialize), (options.shows_trim, LeafWorkKind::Trim)]
-    {
-        if is_asked {
-            found.push((kind, activities(pool, kind).await?));
-        }
+    for kind in [LeafWorkKind::Initialize, LeafWorkKind::Trim] {
+        found.push((kind, activities(&facts.pool, space, kind).await?));
     }
     Ok(found)
 }
@@ -286,15 +332,17 @@ fn dedup_json(figures: &DedupFigures, json: Json, exact: bool) -> Value {
 /// Appends the lines under `config:` of a pool that cannot be opened.
 pub(super) fn rows_of_lost(text: &mut String, tree: &Tree, options: StatusOptions) {
     let width = tree.name_width().max(NAME_WIDTH_MIN);
-    Rows { options, activities: Activities::new(), width, text }.all(tree);
+    Rows { options, activities: Activities::new(), is_resilvering: false, width, scripts: None, text }.all(tree);
 }
 
 /// The same in JSON: the root, or all vdevs on one level.
 pub(super) fn json_of_lost(tree: &Tree, options: StatusOptions, json: Json) -> Value {
-    let writer = JsonTree { options, activities: Activities::new(), json, exact: options.is_exact };
+    let pool = tree.root.name.as_str();
+    let writer =
+        JsonTree { options, activities: Activities::new(), scripts: None, pool, json, exact: options.is_exact };
     if options.is_flat {
         let mut flat = Map::new();
-        writer.flat(&tree.root, None, &mut flat);
+        writer.flat(&tree.root, None, 0, &mut flat);
         return Value::Object(flat);
     }
     json!({ tree.root.name.clone(): writer.vdev(&tree.root, 0) })
@@ -304,6 +352,8 @@ pub(super) fn json_of_lost(tree: &Tree, options: StatusOptions, json: Json) -> V
 struct Rows<'a> {
     options: StatusOptions,
     activities: Activities,
+    is_resilvering: bool,
+    scripts: Option<&'a ScriptColumns>,
     width: usize,
     text: &'a mut String,
 }
@@ -312,26 +362,28 @@ impl Rows<'_> {
     fn all(&mut self, tree: &Tree) {
         let width = self.width;
         let slow = if self.options.shows_slow { "  SLOW" } else { "" };
+        let scripts = self.scripts.map(|scripts| scripts.heading(false)).unwrap_or_default();
         let _ = writeln!(
             self.text,
-            "config:\n\n\t{:width$}  {:8} {:>5} {:>5} {:>5}{slow}",
+            "config:\n\n\t{:width$}  {:8} {:>5} {:>5} {:>5}{slow}{scripts}",
             "NAME", "STATE", "READ", "WRITE", "CKSUM"
         );
-        self.vdev(&tree.root, 0);
+        let pool = &tree.root.name;
+        self.vdev(&tree.root, pool, 0);
         for (class, members) in tree.classes() {
             let _ = writeln!(self.text, "\t{class}\t");
-            members.into_iter().for_each(|member| self.vdev(member, 2));
+            members.into_iter().for_each(|member| self.vdev(member, pool, 2));
         }
         for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
             if !members.is_empty() {
                 let _ = writeln!(self.text, "\t{heading}");
-                members.iter().for_each(|member| self.vdev(member, 2));
+                members.iter().for_each(|member| self.vdev(member, pool, 2));
             }
         }
     }
 
-    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
-        if self.options.only_unhealthy && depth > 0 && !vdev.is_unhealthy() {
+    fn vdev(&mut self, vdev: &Vdev, pool: &str, depth: usize) {
+        if self.options.only_unhealthy && depth > 0 && !vdev.is_unhealthy(self.options.shows_slow) {
             return;
         }
         let width = self.width.saturating_sub(depth);
@@ -343,7 +395,9 @@ impl Rows<'_> {
             }
             if self.options.shows_slow {
                 let slow = match (vdev.children.is_empty(), self.options.is_exact) {
-                    (false, _) => "-".to_owned(),
+                    // Only leaves are counted, and exact numbers are numbers.
+                    (false, true) => "0".to_owned(),
+                    (false, false) => "-".to_owned(),
                     (true, true) => vdev.slow_ios.to_string(),
                     (true, false) => nicenum(vdev.slow_ios),
                 };
@@ -363,35 +417,46 @@ impl Rows<'_> {
         if vdev.children.is_empty() {
             if vdev.awaits_resilver {
                 self.text.push_str("  (awaiting resilver)");
+            } else if self.is_resilvering && !vdev.missed.is_empty() {
+                self.text.push_str("  (resilvering)");
             }
+            let told = self.scripts.zip(vdev.path.as_deref()).map(|(scripts, path)| scripts.cells(pool, path));
+            self.text.extend(told);
             for (kind, of_leaves) in &self.activities {
                 let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
-                let _ = write!(self.text, "  ({})", activity.text(*kind, vdev.sizes.device, self.options.time));
+                let is_unable = *kind == LeafWorkKind::Trim && vdev.is_distributed();
+                let told = match activity.text(*kind, self.options.shows(*kind), self.options.time) {
+                    Some(_) if is_unable => Some("trim unsupported".to_owned()),
+                    told => told,
+                };
+                self.text.extend(told.map(|told| format!("  ({told})")));
             }
         }
         self.text.push('\n');
         for child in &vdev.children {
             if !child.is_placeholder && (depth > 0 || child.heading().is_none()) {
-                self.vdev(child, depth + 2);
+                self.vdev(child, pool, depth + 2);
             }
         }
     }
 }
 
-struct JsonTree {
+struct JsonTree<'a> {
     options: StatusOptions,
     activities: Activities,
+    scripts: Option<&'a ScriptColumns>,
+    pool: &'a str,
     json: Json,
     exact: bool,
 }
 
-impl JsonTree {
+impl JsonTree<'_> {
     fn is_shown(&self, vdev: &Vdev) -> bool {
-        !self.options.only_unhealthy || vdev.is_unhealthy()
+        !self.options.only_unhealthy || vdev.is_unhealthy(self.options.shows_slow)
     }
 
     fn vdev(&self, vdev: &Vdev, depth: usize) -> Value {
-        let mut object = self.own(vdev);
+        let mut object = self.own(vdev, None);
         let shown = vdev
             .children
             .iter()
@@ -404,20 +469,28 @@ impl JsonTree {
         Value::Object(object)
     }
 
-    fn flat(&self, vdev: &Vdev, parent: Option<&str>, found: &mut Map<String, Value>) {
-        let mut object = self.own(vdev);
-        if let Some(parent) = parent {
-            object.insert("parent".into(), json!(parent));
+    /// A vdev after all those below it, each with its parent's name. As in OpenZFS, those below it are its members too.
+    fn flat(&self, vdev: &Vdev, parent: Option<&str>, depth: usize, found: &mut Map<String, Value>) {
+        if depth > 0 && !self.is_shown(vdev) {
+            return;
+        }
+        let mut below = Map::new();
+        let children = vdev.children.iter();
+        for child in children.filter(|child| !child.is_placeholder && (depth > 0 || child.heading().is_none())) {
+            self.flat(child, Some(&vdev.name), depth + 2, found);
+            self.flat(child, Some(&vdev.name), depth + 2, &mut below);
+        }
+        let mut object = self.own(vdev, parent);
+        if !below.is_empty() {
+            object.insert("vdevs".into(), Value::Object(below));
         }
         found.insert(vdev.name.clone(), Value::Object(object));
-        for child in vdev.children.iter().filter(|child| !child.is_placeholder && self.is_shown(child)) {
-            self.flat(child, Some(&vdev.name), found);
-        }
     }
 
     /// The data about one vdev.
-    fn own(&self, vdev: &Vdev) -> Map<String, Value> {
+    fn own(&self, vdev: &Vdev, parent: Option<&str>) -> Map<String, Value> {
         let mut object = vdev.json(self.json);
+        object.extend(parent.map(|parent| ("parent".to_owned(), json!(parent))));
         let number = |number: u64| if self.exact { self.json.number(number) } else { json!(nicenum(number)) };
         let bytes = |number: u64| if self.exact { self.json.number(number) } else { json!(nicebytes(number)) };
         if vdev.is_listed_spare {
@@ -460,13 +533,20 @@ impl JsonTree {
         } else if !vdev.is_allocating {
             object.insert("noalloc".into(), self.json.number(1));
         }
-        for (kind, of_leaves) in self.activities.iter().filter(|_| vdev.children.is_empty()) {
-            let key = match kind {
-                LeafWorkKind::Initialize => "init_state",
-                LeafWorkKind::Trim => "trim_state",
-            };
+        if let (Some(scripts), Some(path)) = (self.scripts, &vdev.path) {
+            scripts.json(self.pool, path, &mut object);
+        }
+        let is_asked = |kind: &LeafWorkKind| vdev.children.is_empty() && self.options.shows(*kind);
+        for (kind, of_leaves) in self.activities.iter().filter(|(kind, _)| is_asked(kind)) {
             let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
-            object.insert(key.into(), json!(activity.word(*kind)));
+            let is_unable = *kind == LeafWorkKind::Trim && vdev.is_distributed();
+            if !is_unable {
+                activity.json(*kind, self.json, self.exact, self.options.time, &mut object);
+            }
+            if *kind == LeafWorkKind::Trim {
+                // Another device that cannot discard says so when it is asked to.
+                object.insert("trim_notsup".into(), self.json.number(u64::from(is_unable)));
+            }
         }
         object
     }

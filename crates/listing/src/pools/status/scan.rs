@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 
 use cenote_dsl::property::Value;
 use cenote_format::dsl::{ErrorScrubPhys, RebuildPhys, RebuildState, ScanFlags, ScanFunction, ScanPhys, ScanState};
-use cenote_format::ids::VdevId;
+use cenote_format::ids::{Guid, VdevId};
 use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::{Checkpoint, Unreported};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use serde_json::{Map, json};
 
+use super::super::iostat::nicetime;
+use super::super::vdevs::class_of;
 use crate::error::Result;
 use crate::{Facts, Json, TimeText};
 
@@ -27,26 +29,76 @@ fn duration(seconds: u64) -> String {
 
 /// The last scan of a pool, and its checkpoint with the bytes that only it holds.
 pub(super) struct Scanned {
-    scan: Option<ScanPhys>,
+    pub(super) scan: Option<ScanPhys>,
     error_scrub: Option<ErrorScrubPhys>,
-    /// The last sequential rebuilds, with the names of their vdevs.
-    rebuilds: Vec<(String, RebuildPhys)>,
+    pub(super) rebuilds: Vec<Rebuilt>,
     checkpoint: Option<(Checkpoint, u64)>,
     /// Bytes that a discarded checkpoint has left.
-    discarding: Option<u64>,
-    removal: Option<Copying>,
-    expansions: Vec<Copying>,
+    pub(super) discarding: Option<u64>,
+    pub(super) removal: Option<Copying>,
+    pub(super) expansions: Vec<Copying>,
     /// A process has the pool, so a scan goes on.
     is_in_use: bool,
     /// Its work since the last txg that knows of some.
-    unreported: Unreported,
+    pub(super) unreported: Unreported,
     now_s: u64,
 }
 
-/// A top-level vdev that is, or was, evacuated or expanded.
-struct Copying {
-    vdev: u64,
+/// The data about a top-level vdev that each of its jobs shows in JSON.
+#[derive(Clone, Debug)]
+struct Top {
     name: String,
+    kind: &'static str,
+    guid: Guid,
+    path: Option<String>,
+    class: &'static str,
+}
+
+impl Top {
+    fn of(config: &VdevConfig) -> Self {
+        Self {
+            name: config.display_name(),
+            kind: config.kind.name(),
+            guid: config.guid,
+            path: config.path.as_deref().map(str::to_owned),
+            class: class_of(config.class),
+        }
+    }
+
+    /// A vdev that the pool's description lacks.
+    fn unknown(vdev: VdevId) -> Self {
+        Self { name: vdev.to_string(), kind: "missing", guid: Guid(0), path: None, class: "normal" }
+    }
+
+    /// Only its name, without its number.
+    fn numberless(&self) -> Map<String, serde_json::Value> {
+        let name = self.name.rsplit_once('-').map_or(self.name.as_str(), |(name, _)| name);
+        Map::from_iter([("name".to_owned(), json!(name))])
+    }
+
+    fn json(&self, json: Json) -> Map<String, serde_json::Value> {
+        let mut map = Map::new();
+        map.insert("name".into(), json!(self.name));
+        map.insert("vdev_type".into(), json!(self.kind));
+        map.insert("guid".into(), json.number(self.guid.0));
+        if let Some(path) = &self.path {
+            map.insert("path".into(), json!(path));
+        }
+        map.insert("class".into(), json!(self.class));
+        map
+    }
+}
+
+/// The last sequential rebuild of a top-level vdev.
+pub(super) struct Rebuilt {
+    top: Top,
+    pub(super) phys: RebuildPhys,
+}
+
+/// A top-level vdev that is, or was, evacuated or expanded.
+pub(super) struct Copying {
+    vdev: u64,
+    top: Top,
     state: ScanState,
     start_s: u64,
     end_s: u64,
@@ -54,10 +106,6 @@ struct Copying {
     copied_bytes: u64,
     /// Memory of the mappings of all removed vdevs.
     mapping_bytes: u64,
-    /// Type, guid and path of a vdev that is evacuated or removed.
-    vdev_type: &'static str,
-    guid: u64,
-    path: Option<String>,
 }
 
 /// Bytes of memory that the mappings of removed vdevs take, from the last one on.
@@ -81,16 +129,13 @@ async fn removal(view: &Facts) -> Result<Option<Copying>> {
     let top = view.pool.vdevs().children.get(vdev.0 as usize);
     Ok(Some(Copying {
         vdev: vdev.0.into(),
-        name: top.map_or_else(|| vdev.to_string(), VdevConfig::display_name),
+        top: top.map_or_else(|| Top::unknown(vdev), Top::of),
         state: ScanState(removal.state),
         start_s: removal.start_time_s,
         end_s: removal.end_time_s,
         to_copy_bytes: removal.to_copy_bytes,
         copied_bytes: removal.copied_bytes,
         mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
-        vdev_type: top.map_or("missing", |top| top.kind.name()),
-        guid: top.map_or(0, |top| top.guid.0),
-        path: top.and_then(|top| top.path.as_deref()).map(str::to_owned),
     }))
 }
 
@@ -113,16 +158,13 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
         let space = view.space().await?.vdevs.iter().find(|space| u64::from(space.maps.vdev.0) == top.id);
         found.push(Copying {
             vdev: top.id,
-            name: top.display_name(),
+            top: Top::of(top),
             state,
             start_s: number("start_time"),
             end_s: number("end_time"),
             to_copy_bytes: space.map_or(0, |space| space.figures().allocated_bytes),
             copied_bytes: number("bytes_copied"),
             mapping_bytes: 0,
-            vdev_type: top.kind.name(),
-            guid: top.guid.0,
-            path: None,
         });
     }
     Ok(found)
@@ -148,7 +190,7 @@ impl Copying {
                 time(self.end_s, CTIME)
             ),
             ScanState::CANCELED => {
-                format!("remove: Removal of {} canceled on {}\n", self.name, time(self.end_s, CTIME))
+                format!("remove: Removal of {} canceled on {}\n", self.top.name, time(self.end_s, CTIME))
             }
             ScanState::SCANNING => {
                 let (rate, percent, left) = self.progress(now_s);
@@ -158,7 +200,7 @@ impl Copying {
                 };
                 format!(
                     "remove: Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {percent:.2}% done, {left}\n",
-                    self.name,
+                    self.top.name,
                     time(self.start_s, CTIME),
                     nicenum(self.to_copy_bytes),
                     nicenum(rate)
@@ -173,7 +215,7 @@ impl Copying {
         match self.state {
             ScanState::FINISHED => format!(
                 "expand: expanded {} copied {copied} in {}, on {}\n",
-                self.name,
+                self.top.name,
                 duration(self.end_s.saturating_sub(self.start_s)),
                 time(self.end_s, CTIME)
             ),
@@ -185,13 +227,21 @@ impl Copying {
                 };
                 format!(
                     "expand: expansion of {} in progress since {}\n\t{copied} / {} copied at {}/s, {percent:.2}% done, {left}\n",
-                    self.name,
+                    self.top.name,
                     time(self.start_s, CTIME),
                     nicenum(self.to_copy_bytes),
                     nicenum(rate)
                 )
             }
             _ => String::new(),
+        }
+    }
+
+    /// Bytes that are left, if it goes on.
+    pub(super) fn left_bytes(&self) -> u64 {
+        match self.state {
+            ScanState::SCANNING => self.to_copy_bytes.saturating_sub(self.copied_bytes),
+            _ => 0,
         }
     }
 
@@ -219,7 +269,8 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         true => Some(view.space().await?.figures().checkpoint_bytes),
         false => None,
     };
-    let rebuilds = view.pool.rebuilds().await.into_iter().map(|(top, phys)| (top.display_name(), phys)).collect();
+    let rebuilds = view.pool.rebuilds().await.into_iter();
+    let rebuilds = rebuilds.map(|(top, phys)| Rebuilt { top: Top::of(top), phys }).collect();
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
@@ -237,6 +288,15 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     })
 }
 
+impl Scanned {
+    /// Whether a resilver or a sequential rebuild is under way.
+    pub(super) fn is_resilvering(&self) -> bool {
+        let is_it = |scan: &ScanPhys| scan.function == ScanFunction::RESILVER && scan.state == ScanState::SCANNING;
+        self.scan.as_ref().is_some_and(is_it)
+            || self.rebuilds.iter().any(|rebuild| rebuild.phys.state == RebuildState::ACTIVE)
+    }
+}
+
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
 pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let mut text = String::new();
@@ -248,8 +308,8 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let shown = shown.filter(|scan| scan.function != ScanFunction::RESILVER || !shows_rebuilds);
     text.extend(error_scrub.map(|scrub| error_scrub_text(scrub, scanned.now_s, time)));
     text.extend(shown.and_then(|scan| scan_line(scan, scanned, time)));
-    for (name, rebuild) in scanned.rebuilds.iter().filter(|_| shows_rebuilds) {
-        text.push_str(&rebuild_text(name, rebuild, scanned.is_in_use, time));
+    for Rebuilt { top, phys } in scanned.rebuilds.iter().filter(|_| shows_rebuilds) {
+        text.push_str(&rebuild_text(&top.name, phys, scanned.is_in_use, time));
     }
     text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
     text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
@@ -271,8 +331,8 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
 fn are_rebuilds_shown(scanned: &Scanned) -> bool {
     let resilver = scanned.scan.filter(|scan| scan.function == ScanFunction::RESILVER);
     let is_resilvering = resilver.is_some_and(|scan| scan.state == ScanState::SCANNING);
-    let is_rebuilding = scanned.rebuilds.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE);
-    let end = scanned.rebuilds.iter().map(|(_, rebuild)| rebuild.end_time).max().unwrap_or(0);
+    let is_rebuilding = scanned.rebuilds.iter().any(|rebuild| rebuild.phys.state == RebuildState::ACTIVE);
+    let end = scanned.rebuilds.iter().map(|rebuild| rebuild.phys.end_time).max().unwrap_or(0);
     !is_resilvering && (is_rebuilding || end > resilver.map_or(0, |scan| scan.end_time))
 }
 
@@ -349,7 +409,6 @@ fn error_scrub_text(scrub: &ErrorScrubPhys, now: u64, time: TimeText) -> String 
 }
 
 fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
-    let (is_in_use, now) = (of.is_in_use, of.now_s);
     let (what, did) = match scan.function {
         ScanFunction::SCRUB => ("scrub", "repaired"),
         ScanFunction::RESILVER => ("resilver", "resilvered"),
@@ -370,58 +429,52 @@ fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
         }
         ScanState::CANCELED => format!("  scan: {what} canceled on {}\n", date(scan.end_time)),
         ScanState::SCANNING => {
-            // No scan runs in a pool that is opened read-only.
-            let start = date(scan.start_time);
             let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub";
-            if is_in_use {
-                return Some(running((scan, of.unreported), what, did, is_paused, now, &date));
-            }
-            let since = if is_paused {
-                format!("scrub paused since {}\n\tscrub started on {start}", date(now))
-            } else {
-                format!("{what} in progress since {start}")
-            };
-            let all = scan.to_examine_bytes;
-            let to_read = nicebytes(all.saturating_sub(scan.skipped_bytes));
-            let scanned = nicebytes(scan.examined_bytes);
-            format!(
-                "  scan: {since}\n\t{scanned} / {} scanned, 0B / {to_read} issued\n\t{processed} {did}, 0.00% done, no estimated completion time\n",
-                nicebytes(all)
-            )
+            running(scan, of, (what, did), is_paused, &date)
         }
         _ => return None,
     })
 }
 
-/// A scan that goes on, or waits for a person. Blocks that are recorded as examined were read, as were a part of those that are gathered.
+/// The bytes of a scan that are verified: blocks that are recorded as examined were read, as were a part of those that are gathered.
+pub(super) fn issued_bytes(scan: &ScanPhys, unreported: Unreported) -> u64 {
+    let examined = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
+    let to_read = scan.to_examine_bytes.saturating_sub(scan.skipped_bytes);
+    examined.saturating_add(unreported.read_bytes).min(to_read.max(examined))
+}
+
+/// A scan that goes on, or waits for a person, or for a process that has the pool for writing.
 fn running(
-    (scan, unreported): (&ScanPhys, Unreported),
-    what: &str,
-    did: &str,
+    scan: &ScanPhys,
+    of: &Scanned,
+    (what, did): (&str, &str),
     is_paused: bool,
-    now: u64,
     date: &dyn Fn(u64) -> String,
 ) -> String {
     /// Below this rate there is no estimate.
     const RATE_MIN: u64 = 10 << 20;
+    let (unreported, now) = (of.unreported, of.now_s);
     let start = date(scan.start_time);
     let since = match is_paused {
         true => format!("scrub paused since {}\n\tscrub started on {start}", date(now)),
         false => format!("{what} in progress since {start}"),
     };
     let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
-    let examined = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
-    let issued = examined.saturating_add(unreported.read_bytes).min(to_read.max(examined));
+    let issued = issued_bytes(scan, unreported);
     let scanned = scan.examined_bytes.saturating_add(unreported.gathered_bytes.max(unreported.read_bytes));
     let elapsed_s = now.saturating_sub(scan.start_time).max(1);
+    // No scan goes on in a pool that is opened read-only.
+    let goes_on = of.is_in_use && !is_paused;
     let rate = |bytes: u64| match bytes / elapsed_s {
-        rate if rate > 0 && !is_paused => format!(" at {}/s", nicebytes(rate)),
+        rate if rate > 0 && goes_on => format!(" at {}/s", nicebytes(rate)),
         _ => String::new(),
     };
     let percent = 100.0 * issued as f64 / to_read.max(1) as f64;
     let left = match issued / elapsed_s {
         _ if is_paused => String::new(),
-        rate if rate >= RATE_MIN && to_read >= issued => format!(", {} to go", duration((to_read - issued) / rate)),
+        rate if goes_on && rate >= RATE_MIN && to_read >= issued => {
+            format!(", {} to go", duration((to_read - issued) / rate))
+        }
         _ => ", no estimated completion time".to_owned(),
     };
     format!(
@@ -436,23 +489,51 @@ fn running(
     )
 }
 
+/// A time; `-` for none.
+pub(super) fn date_or_dash(seconds: u64, time: TimeText) -> String {
+    if seconds == 0 { "-".to_owned() } else { time(seconds, CTIME) }
+}
+
 /// Formats a number.
 type Nice<'a> = &'a dyn Fn(u64) -> String;
 
 /// The same in JSON: the record of the scan.
 pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
-    let scan = scanned.scan.as_ref().filter(|scan| scan.function != ScanFunction::NONE)?;
+    let mut map = Map::new();
+    if let Some(scan) = scanned.scan.as_ref().filter(|scan| scan.function != ScanFunction::NONE) {
+        scan_json(scan, scanned, json, exact, time, &mut map);
+    }
+    let rebuilds: Map<String, serde_json::Value> = scanned
+        .rebuilds
+        .iter()
+        .filter(|rebuild| rebuild.phys.state != RebuildState::NONE)
+        .map(|rebuild| (rebuild.top.name.clone(), rebuild_json(rebuild, json, exact, time)))
+        .collect();
+    if !rebuilds.is_empty() {
+        map.insert("rebuild_stats".into(), serde_json::Value::Object(rebuilds));
+    }
+    (!map.is_empty()).then_some(serde_json::Value::Object(map))
+}
+
+/// Appends the record of the last scrub or resilver, and of a scrub of errors after it.
+fn scan_json(
+    scan: &ScanPhys,
+    scanned: &Scanned,
+    json: Json,
+    exact: bool,
+    time: TimeText,
+    map: &mut Map<String, serde_json::Value>,
+) {
     let word = |words: &[&'static str], number: u64| {
         usize::try_from(number).ok().and_then(|number| words.get(number)).copied().unwrap_or("UNKNOWN")
     };
-    let mut map = Map::new();
     map.insert("function".into(), json!(word(&["NONE", "SCRUB", "RESILVER", "ERRORSCRUB"], scan.function.0)));
     let state = |number| word(&["NONE", "SCANNING", "FINISHED", "CANCELED", "ERRORSCRUBBING"], number);
     map.insert("state".into(), json!(state(scan.state.0)));
     let shown = |number: u64, nice: Nice<'_>| {
         if exact { json.number(number) } else { json!(nice(number)) }
     };
-    let date = |seconds| time(seconds, CTIME);
+    let date = |seconds| date_or_dash(seconds, time);
     let figures: [(&str, u64, Nice<'_>); 7] = [
         ("start_time", scan.start_time, &date),
         ("end_time", scan.end_time, &date),
@@ -465,6 +546,16 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
     }
+    let gathered = scanned.unreported.gathered_bytes.max(scanned.unreported.read_bytes);
+    map.insert("bytes_per_scan".into(), shown(gathered, &nicebytes));
+    map.insert("pass_start".into(), json.number(scan.start_time));
+    let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && scan.function == ScanFunction::SCRUB;
+    // OpenZFS does not keep the time of a pause either: it is that of the import.
+    let paused_s = if is_paused { scanned.now_s } else { 0 };
+    map.insert("scrub_pause".into(), if is_paused || exact { shown(paused_s, &date) } else { json!("-") });
+    map.insert("scrub_spent_paused".into(), json.number(0));
+    map.insert("issued_bytes_per_scan".into(), shown(scanned.unreported.read_bytes, &nicebytes));
+    map.insert("issued".into(), shown(issued_bytes(scan, scanned.unreported), &nicebytes));
     if let Some(errors) = scanned.error_scrub.as_ref().filter(|errors| errors.start_time > scan.start_time) {
         map.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
         map.insert("err_scrub_state".into(), json!(state(errors.state.0)));
@@ -477,30 +568,57 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
         for (key, number, nice) in figures {
             map.insert(key.into(), shown(number, nice));
         }
+        // OpenZFS does not keep the time of a pause: it is that of the import.
+        let paused_s = if errors.paused_flags == 0 { 0 } else { scanned.now_s };
+        map.insert("err_scrub_pause".into(), json.number(paused_s));
     }
-    Some(serde_json::Value::Object(map))
+}
+
+/// A sequential rebuild in JSON.
+fn rebuild_json(rebuild: &Rebuilt, json: Json, exact: bool, time: TimeText) -> serde_json::Value {
+    let Rebuilt { top, phys } = rebuild;
+    let mut map = top.json(json);
+    let state = match phys.state {
+        RebuildState::ACTIVE => "ACTIVE",
+        RebuildState::CANCELED => "CANCELED",
+        RebuildState::COMPLETE => "COMPLETE",
+        _ => "NONE",
+    };
+    map.insert("state".into(), json!(state));
+    let date = |seconds| date_or_dash(seconds, time);
+    let ns = |ms: u64| ms.saturating_mul(1_000_000);
+    let figures: [(&str, u64, Nice<'_>); 12] = [
+        ("start_time", phys.start_time, &date),
+        ("end_time", phys.end_time, &date),
+        ("scan_time", ns(phys.scan_time_ms), &nicetime),
+        ("scanned", phys.scanned_bytes, &nicebytes),
+        ("issued", phys.issued_bytes, &nicebytes),
+        ("rebuilt", phys.rebuilt_bytes, &nicebytes),
+        ("to_scan", phys.estimated_bytes, &nicebytes),
+        ("errors", phys.error_count, &nicenum),
+        // Those of a pass are kept in memory alone.
+        ("pass_time", 0, &nicetime),
+        ("pass_scanned", 0, &nicebytes),
+        ("pass_issued", 0, &nicebytes),
+        ("pass_skipped", 0, &nicebytes),
+    ];
+    for (key, number, nice) in figures {
+        map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
+    }
+    serde_json::Value::Object(map)
 }
 
 /// The last removal in JSON.
 pub(super) fn removal_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
     let removal = scanned.removal.as_ref().filter(|removal| removal.state != ScanState(0))?;
-    let state = match removal.state {
-        ScanState::SCANNING => "SCANNING",
-        ScanState::FINISHED => "FINISHED",
-        ScanState::CANCELED => "CANCELED",
-        _ => "UNKNOWN",
+    // As OpenZFS has it: a device is told by its path; of other vdevs, a removed one too, the name lacks the number, and nothing else is found.
+    let mut map = match &removal.top.path {
+        Some(path) => Top { name: path.clone(), ..removal.top.clone() }.json(json),
+        None => removal.top.numberless(),
     };
-    let mut map = Map::new();
-    map.insert("name".into(), json!(removal.name));
-    map.insert("vdev_type".into(), json!(removal.vdev_type));
-    map.insert("guid".into(), json.number(removal.guid));
-    if let Some(path) = &removal.path {
-        map.insert("path".into(), json!(path));
-    }
-    map.insert("class".into(), json!("normal"));
-    map.insert("state".into(), json!(state));
+    map.insert("state".into(), json!(job_word(removal.state)));
     map.insert("removing_vdev".into(), json.number(removal.vdev));
-    let date = |seconds| time(seconds, CTIME);
+    let date = |seconds| date_or_dash(seconds, time);
     let figures: [(&str, u64, Nice<'_>); 5] = [
         ("start_time", removal.start_s, &date),
         ("end_time", removal.end_s, &date),
@@ -512,6 +630,39 @@ pub(super) fn removal_json(scanned: &Scanned, json: Json, exact: bool, time: Tim
         map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
     }
     Some(serde_json::Value::Object(map))
+}
+
+/// The expansion that goes on, or the last one, in JSON.
+pub(super) fn expansion_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
+    let going = scanned.expansions.iter().find(|expansion| expansion.state == ScanState::SCANNING);
+    let expansion = going.or_else(|| scanned.expansions.iter().max_by_key(|expansion| expansion.end_s))?;
+    // As OpenZFS 2.3 has it: the name lacks the vdev's number, and so nothing else is found about it.
+    let mut map = expansion.top.numberless();
+    map.insert("state".into(), json!(job_word(expansion.state)));
+    map.insert("expanding_vdev".into(), json.number(expansion.vdev));
+    let date = |seconds| date_or_dash(seconds, time);
+    let figures: [(&str, u64, Nice<'_>); 4] = [
+        ("start_time", expansion.start_s, &date),
+        ("end_time", expansion.end_s, &date),
+        ("to_reflow", expansion.to_copy_bytes, &nicebytes),
+        ("reflowed", expansion.copied_bytes, &nicebytes),
+    ];
+    for (key, number, nice) in figures {
+        map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
+    }
+    // No expansion begins, or goes on, during a resilver.
+    map.insert("waiting_for_resilver".into(), json.number(0));
+    Some(serde_json::Value::Object(map))
+}
+
+/// The word in JSON for the state of a removal or an expansion.
+const fn job_word(state: ScanState) -> &'static str {
+    match state {
+        ScanState::SCANNING => "SCANNING",
+        ScanState::FINISHED => "FINISHED",
+        ScanState::CANCELED => "CANCELED",
+        _ => "UNKNOWN",
+    }
 }
 
 /// The checkpoint in JSON.
@@ -538,16 +689,13 @@ mod tests {
         let time = |seconds: u64, _: &str| format!("@{seconds}");
         let copying = |state, copied_bytes| Copying {
             vdev: 1,
-            name: "raidz1-1".into(),
+            top: Top { name: "raidz1-1".into(), kind: "raidz", guid: Guid(7), path: None, class: "normal" },
             state,
             start_s: 100,
             end_s: 7300,
             to_copy_bytes: 8 << 20,
             copied_bytes,
             mapping_bytes: 0,
-            vdev_type: "raidz",
-            guid: 7,
-            path: None,
         };
         assert_eq!(
             copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),

@@ -1,0 +1,78 @@
+//! The work that is left of each activity of a pool, as `zpool wait` shows it at an interval.
+
+use std::collections::BTreeMap;
+
+use cenote_format::dsl::{RebuildState, ScanFlags, ScanFunction, ScanState};
+use cenote_format::ids::Guid;
+use cenote_spa::LeafWorkKind;
+use cenote_taskq::boxed;
+use cenote_vdev::config::VdevKind;
+
+use super::activity::Activity;
+use super::scan::{self, Scanned};
+use crate::Facts;
+use crate::error::Result;
+
+/// Bytes that are left of each activity.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    bytes: BTreeMap<&'static str, u64>,
+}
+
+impl Left {
+    /// Reads the state of every activity of a pool.
+    ///
+    /// # Errors
+    /// The pool cannot be read.
+    #[boxed]
+    pub async fn read(facts: &Facts) -> Result<Self> {
+        let scanned = scan::read(facts).await?;
+        let mut is_replacing = false;
+        facts.pool.vdevs().walk(&mut |vdev| {
+            is_replacing |= matches!(vdev.kind, VdevKind::Replacing | VdevKind::Spare | VdevKind::DraidSpare { .. });
+        });
+        let resilver = scanned.left_of(ScanFunction::RESILVER) + scanned.left_of_rebuilds();
+        let mut bytes = BTreeMap::from([
+            ("discard", scanned.discarding.unwrap_or(0)),
+            ("free", facts.freeing_bytes().await?),
+            ("replace", if is_replacing { resilver } else { 0 }),
+            ("remove", scanned.removal.as_ref().map_or(0, scan::Copying::left_bytes)),
+            ("resilver", resilver),
+            ("scrub", scanned.left_of(ScanFunction::SCRUB)),
+            ("raidz_expand", scanned.expansions.iter().map(scan::Copying::left_bytes).sum()),
+        ]);
+        for (kind, leaves) in super::requested(facts).await? {
+            let word = match kind {
+                LeafWorkKind::Initialize => "initialize",
+                LeafWorkKind::Trim => "trim",
+            };
+            bytes.insert(word, of_leaves(&leaves));
+        }
+        Ok(Self { bytes })
+    }
+
+    /// Of an activity by its word, such as `scrub`; 0 for one that nothing does.
+    #[must_use]
+    pub fn of(&self, activity: &str) -> u64 {
+        self.bytes.get(activity).copied().unwrap_or(0)
+    }
+}
+
+fn of_leaves(leaves: &BTreeMap<Guid, Activity>) -> u64 {
+    leaves.values().map(|activity| activity.left_bytes()).sum()
+}
+
+impl Scanned {
+    /// Of a scrub or a resilver that is not paused.
+    fn left_of(&self, function: ScanFunction) -> u64 {
+        let is_active = |state| state == ScanState::SCANNING;
+        let scan = self.scan.as_ref().filter(|scan| scan.function == function && is_active(scan.state));
+        let scan = scan.filter(|scan| !scan.flags.contains(ScanFlags::SCRUB_PAUSED));
+        scan.map_or(0, |scan| scan.to_examine_bytes.saturating_sub(scan::issued_bytes(scan, self.unreported)))
+    }
+
+    fn left_of_rebuilds(&self) -> u64 {
+        let active = self.rebuilds.iter().filter(|rebuild| rebuild.phys.state == RebuildState::ACTIVE);
+        active.map(|rebuild| rebuild.phys.estimated_bytes.saturating_sub(rebuild.phys.rebuilt_bytes)).sum()
+    }
+}
