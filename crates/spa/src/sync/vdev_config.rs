@@ -371,8 +371,9 @@ fn is_writable(vdev: &VdevConfig, lost: &BTreeSet<Guid>) -> bool {
         VdevKind::Disk | VdevKind::File => !lost.contains(&vdev.guid),
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => failed() < vdev.children.len() as u64,
         VdevKind::Raidz { parity, .. } | VdevKind::Draid { parity, .. } => failed() <= parity,
-        // The data of a distributed spare depends on the draid's other disks, so the spare does not count as writable.
-        VdevKind::DraidSpare { .. } | VdevKind::Missing => false,
+        // It lies on the draid's other disks, which are counted where they stand: a row loses one column with each of them at most.
+        VdevKind::DraidSpare { .. } => !lost.contains(&vdev.guid),
+        VdevKind::Missing => false,
         // Nothing is written to these.
         VdevKind::Root | VdevKind::Hole | VdevKind::Indirect(_) => true,
     }

@@ -367,6 +367,18 @@ fn a_distributed_spare_is_rebuilt_and_goes_again() {
             wait(&handle, &pool).await;
             pool.export().await.unwrap();
             crate::offline::assert_readable(&handle, &machine.paths, &what).await;
+            // It counts as a good device: a second one is lost, and the pool is written on, in use and after it was opened without both.
+            let pool = open_again(&handle, &machine.paths).await;
+            let second = leaf_of(&pool, "/disk3").await;
+            pool.offline_device(second, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+            change(&pool, seed + 78, 2).await;
+            pool.export().await.unwrap();
+            let left: Vec<PathBuf> = [0, 2, 4].map(|at: usize| machine.paths[at].clone()).to_vec();
+            let pool = open_again(&handle, &left).await;
+            change(&pool, seed + 79, 2).await;
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &left).await;
+            assert_eq!(report.error_count, 0, "{what} in use without two: {report}");
         });
     }
 }

@@ -4,8 +4,12 @@
 //!   leaf            what its dirty time log says; all txgs if it is not there
 //!   mirror          what all of its children lack
 //!   raidz, draid    what more of its children lack than it has parity
-//!   draid spare     what any leaf of its draid has missed: at each address it stands for another one
+//!   draid spare     what its own log says
 //! ```
+//!
+//! A distributed spare lies on the other children of its draid, so it loses a part of itself with each of them. It counts as one good child all
+//! the same. In each row of a draid, a spare stands for another child than each other spare, and that child has no column of the row's
+//! group. So a child that lacks a txg costs a row one column: its own, or that of the spare which it stands for there, never both.
 //!
 //! A dirty time log names txgs, not blocks. So a txg in an outage *may* have blocks that are nowhere (two legs that failed
 //! different blocks of one txg both have it in their logs, and nothing is lost); a txg that is not in it has none.
@@ -95,47 +99,19 @@ impl Topology {
                     node.children.iter().map(|child| self.lacks(self.node(*child), without)).collect();
                 Dtl::outage(&children, node.dispensable_children())
             }
-            Kind::DraidSpare { .. } => self.spare_lacks(node, without),
+            Kind::DraidSpare { .. } => Self::spare_lacks(node, without),
             Kind::Missing => Dtl::all(),
             Kind::Indirect | Kind::Hole => Dtl::new(),
         }
     }
 
-    /// The txgs that a distributed spare lacks. The address decides where it lies: on any leaf of the draid, or on another spare
-    /// that stands for one. It is not relied on while a leaf is gone that no spare stands for.
-    fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> Dtl {
-        let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return Dtl::all() };
-        if spare.is_rebuilding() || without.contains(&spare.guid) {
+    /// The txgs that a distributed spare lacks, the children that it lies on left out: they are counted themselves.
+    fn spare_lacks(spare: &Node, without: &BTreeSet<Guid>) -> Dtl {
+        let is_there = matches!(&spare.kind, Kind::DraidSpare { draid: Some(_), .. });
+        if !is_there || spare.is_rebuilding() || without.contains(&spare.guid) {
             return Dtl::all();
         }
-        let mut lacks = spare.missed.get();
-        for child in &self.node(*draid).children {
-            let (mut leaves, mut is_spared) = (Vec::new(), false);
-            self.leaves_below(self.node(*child), &mut leaves, &mut is_spared);
-            let there: Vec<Dtl> = leaves
-                .into_iter()
-                .filter(|(node, leaf)| leaf.readable_disk().is_some() && !without.contains(&node.guid))
-                .map(|(node, _)| node.missed.get())
-                .collect();
-            if there.is_empty() && !is_spared {
-                return Dtl::all();
-            }
-            for missed in &there {
-                lacks.absorb(missed);
-            }
-        }
-        lacks
-    }
-
-    /// The leaves below a child of a draid; `is_spared` is set where a distributed spare that is complete stands for it.
-    fn leaves_below<'a>(&'a self, node: &'a Node, leaves: &mut Vec<(&'a Node, &'a Leaf)>, is_spared: &mut bool) {
-        match &node.kind {
-            Kind::Leaf(leaf) => leaves.push((node, leaf)),
-            Kind::DraidSpare { draid: Some(_), .. } => {
-                *is_spared |= !node.is_rebuilding() && node.missed.get().is_empty()
-            }
-            _ => node.children.iter().for_each(|child| self.leaves_below(self.node(*child), leaves, is_spared)),
-        }
+        spare.missed.get()
     }
 }
 

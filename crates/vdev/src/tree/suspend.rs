@@ -866,7 +866,9 @@ impl Topology {
             Kind::Leaf(leaf) => leaf.writable_disk().is_some() && !without.contains(&node.guid),
             Kind::Mirror => failed() < node.children.len(),
             Kind::Raidz(_) | Kind::Draid(_) => failed() <= node.dispensable_children(),
-            Kind::DraidSpare { .. } | Kind::Indirect | Kind::Hole | Kind::Missing => false,
+            // A child that it lies on is counted where the child stands: as in [`super::outage`].
+            Kind::DraidSpare { draid, .. } => draid.is_some() && !without.contains(&node.guid),
+            Kind::Indirect | Kind::Hole | Kind::Missing => false,
         }
     }
 }

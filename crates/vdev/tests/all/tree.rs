@@ -414,6 +414,43 @@ fn a_distributed_spare_stands_in_for_a_lost_child() {
     }
 }
 
+/// Distributed spares that are complete count as good children, though each lies on the draid's other children: what can be read with any
+/// children gone is what no outage names, row by row, and what could be written then is the same.
+#[test]
+fn a_distributed_spare_counts_for_the_child_that_it_stands_for() {
+    let below_spare = |guid: u64, id: u64| {
+        let mut spare = vdev("dspare", 60 + id);
+        spare.push("top_guid", 500_u64);
+        spare.push("spareid", id);
+        with_children(vdev("spare", 50 + id), vec![vdev("file", guid), spare])
+    };
+    for (parity, data, spare_count) in [(1, 2, 1), (1, 3, 2), (2, 2, 1), (2, 3, 2)] {
+        let mut children = leaves(10, parity + data + spare_count);
+        (1..).take(spare_count).for_each(|at| children[at] = below_spare(10 + at as u64, at as u64 - 1));
+        let made = Made::new(vec![draid(parity, data, spare_count, children)]);
+        let want = pattern(data * 4096, 10);
+        let offsets: Vec<u64> = (0..40).map(|group| group * (parity + data) as u64 * (16 << 20)).collect();
+        offsets.iter().for_each(|offset| made.put(*offset, &want, BIRTH));
+        let guids: Vec<u64> = (10..10 + (parity + data + spare_count) as u64).collect();
+        for gone in 0_u32..1 << guids.len() {
+            let gone: Vec<u64> =
+                guids.iter().enumerate().filter(|(at, _)| gone >> at & 1 == 1).map(|(_, guid)| *guid).collect();
+            // Those with a spare are made up for.
+            let is_enough = gone.iter().filter(|guid| !(11..11 + spare_count as u64).contains(guid)).count() <= parity;
+            let tree = made.tree(&gone);
+            let what = format!("draid{parity}:{data}d:{spare_count}s without {gone:?}");
+            assert_eq!(tree.outage(VdevId(0), &BTreeSet::new()).is_empty(), is_enough, "{what}");
+            assert_eq!(tree.status().children[0].state.is_readable(), is_enough, "{what}");
+            let readable = offsets.iter().filter(|offset| read(&made, &tree, **offset, &want).is_ok()).count();
+            assert_eq!(readable == offsets.len(), is_enough, "{what}: {readable} can be read");
+        }
+        // What a spare lacks itself is not made up for.
+        let tree = made.tree(&[11, 10]);
+        assert!(tree.control().unwrap().set_dtl(Guid(60), txgs(3..5)));
+        assert_eq!(tree.outage(VdevId(0), &BTreeSet::new()) == txgs(3..5), parity == 1);
+    }
+}
+
 /// Two spares that stand for each other would send a read in circles.
 #[test]
 fn spares_that_lead_to_themselves_end() {
