@@ -11,6 +11,7 @@ mod frontends;
 mod fuzz;
 mod golden;
 mod house;
+mod interchange;
 mod kills;
 mod lane;
 mod licences;
@@ -65,6 +66,8 @@ Usage: cargo xtask CHORE
   sim [--seed N] [--minutes M]
                          crash, points, replicas and damage for so long, from trials on that the seed names
   mutants [NAME|COUNT]   deliberate bugs of the engine, which the power cuts have to find
+  interchange [PATTERN]  Cenote and OpenZFS's own code in a process (tools/libzpool) end each other's half-done scrubs, resilvers, rebuilds,
+                         replacements, removals, expansions, checkpoints, and work on devices
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
   dist [DIR]             packages for users, in target/dist or DIR: static program, Debian package, wheel, archive, sums
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         "sim" => campaign::main_sim(rest),
         "mutants" => campaign::main_mutants(rest),
         "kills" => kills::main(rest),
+        "interchange" => interchange::main(rest),
         "ztest-pools" => ztest::main(rest),
         "ztest-judge" => ztest::main_judge(rest),
         "dist" => dist::main(rest),

@@ -11,8 +11,8 @@ use crate::passed::Sources;
 use crate::programs::{Kind, Ran};
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, changed, dist, fuzz, golden, house, kills, licences, packages, process, programs, rotation, tour,
-    value_of, vm, zdb, zdb_check, ztest,
+    campaign, changed, dist, fuzz, golden, house, interchange, kills, licences, packages, process, programs, rotation,
+    tour, value_of, vm, zdb, zdb_check, ztest,
 };
 
 const STEPS: &[Step] = &[
@@ -101,6 +101,12 @@ const STEPS: &[Step] = &[
         of: &["cenote-cli"],
         run: ztest::step,
     },
+    Step {
+        name: "interchange",
+        about: "half-done work that Cenote and OpenZFS's code end for each other",
+        of: &["cenote-cli"],
+        run: interchange::step,
+    },
 ];
 
 /// Those that run beside the others where all are run, and from when on: tests of servers wait most of the time; the machine that is
@@ -110,7 +116,7 @@ const BESIDE: [Beside; 2] = [
     // Both use the program, and whoever builds it keeps the other waiting.
     Beside {
         from: "tests",
-        names: &["vm", "ztest"],
+        names: &["vm", "ztest", "interchange"],
         prepare: || golden::built_program().map(drop).and_then(|()| vm::prepared()),
     },
 ];

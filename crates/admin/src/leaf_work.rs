@@ -21,6 +21,8 @@ pub struct LeafWorkRequest {
     pub devices: Vec<NamedDevice>,
     /// All devices of the pool are meant: those on which it cannot be done are passed over.
     pub is_of_all: bool,
+    /// Devices are to erase what they are told of (`zpool trim -d`). None is known that can.
+    pub is_secure: bool,
     /// Wait until it has ended (`-w`).
     pub waits: bool,
     /// Flags of the command and the devices that were named, for the history.
@@ -71,6 +73,12 @@ impl Request for LeafWorkRequest {
         let mut changed = ChangedDevices::none();
         let mut refused = None;
         for NamedDevice { word, guid, .. } in &self.devices {
+            if self.is_secure && self.starts() {
+                // Files cannot, and for disks there is no call that safe code could make.
+                users.tell(&format!("cannot {} {word}: trim operations are not supported by device", self.verb()));
+                changed.is_all = false;
+                continue;
+            }
             match pool.change_leaf_work(*guid, self.kind, self.action).await {
                 Err(error) if self.is_of_all => refused = Some((word, error)),
                 made => drop(changed.note(&self.verb(), word, made, users)),

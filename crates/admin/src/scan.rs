@@ -21,6 +21,13 @@ pub enum ScrubAction {
     Start,
     /// The same of what is newer than the last scrub (`-C`).
     StartSinceLast,
+    /// The same of what was written between two times, in seconds since 1970 (`-S`, `-E`).
+    StartBetween {
+        /// From this time on.
+        start_s: Option<u64>,
+        /// Up to this time.
+        end_s: Option<u64>,
+    },
     /// The same of the blocks that the error log names (`-e`).
     StartErrors,
     /// Have it wait (`-p`).
@@ -38,6 +45,10 @@ pub struct ScrubRequest {
     pub action: ScrubAction,
     /// Wait until it has ended (`-w`).
     pub waits: bool,
+}
+
+fn line_of_scrub() -> Line {
+    Line::new("zpool scrub")
 }
 
 impl Request for ScrubRequest {
@@ -67,6 +78,9 @@ impl Request for ScrubRequest {
                     match action {
                         ScrubAction::StartErrors => pool.scrub_errors().await?,
                         ScrubAction::StartSinceLast => pool.scrub(ScrubSince::LastScrub).await?,
+                        ScrubAction::StartBetween { start_s, end_s } => {
+                            pool.scrub(ScrubSince::Dates { start_s, end_s }).await?;
+                        }
                         _ => pool.scrub(ScrubSince::Ever).await?,
                     }
                 }
@@ -79,15 +93,20 @@ impl Request for ScrubRequest {
     }
 
     fn history_line(&self) -> Option<Line> {
-        let line = Line::new("zpool scrub");
         let flag = match self.action {
             ScrubAction::Start => "",
+            ScrubAction::StartBetween { start_s, end_s } => {
+                let times = [("-S", start_s), ("-E", end_s)];
+                let line = times.into_iter().filter_map(|(flag, time_s)| Some((flag, time_s?)));
+                let line = line.fold(line_of_scrub(), |line, (flag, time_s)| line.word(flag).word(time_s.to_string()));
+                return Some(line.flag(self.waits, "-w").word(&self.pool));
+            }
             ScrubAction::StartSinceLast => "-C",
             ScrubAction::StartErrors => "-e",
             ScrubAction::Pause => "-p",
             ScrubAction::Stop => "-s",
         };
-        Some(line.word(flag).flag(self.waits, "-w").word(&self.pool))
+        Some(line_of_scrub().word(flag).flag(self.waits, "-w").word(&self.pool))
     }
 
     fn is_long(&self) -> bool {

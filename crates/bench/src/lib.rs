@@ -17,6 +17,7 @@ pub mod clock;
 mod machine;
 pub mod mounted;
 mod page;
+pub mod redundancy;
 pub mod report;
 pub mod suites;
 pub mod whole;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Report, Suite};
 use crate::whole::{self, Part};
-use crate::{machine, mounted, writing};
+use crate::{machine, mounted, redundancy, writing};
 
 /// The suites of a program.
 pub trait Choice: Copy + PartialEq + Send + Sized + 'static {
@@ -48,6 +48,8 @@ pub enum Which {
     Write,
     /// A mount beside bindfs and ext4. Takes root.
     Mount,
+    /// Scrub, resilver and the like, and the clients beside them.
+    Redundancy,
 }
 
 /// The suites to be measured, and how.
@@ -85,18 +87,20 @@ pub fn parts() -> Vec<&'static str> {
     let mut known: Vec<_> = Part::ALL.map(|(name, _)| name).into();
     known.extend(writing::PARTS);
     known.extend(mounted::PARTS);
+    known.extend(redundancy::PARTS);
     known
 }
 
 impl Choice for Which {
     const PROGRAM: &'static str = "cenote bench";
-    const ALL: &'static [Self] = &[Self::Pool, Self::Write, Self::Mount];
+    const ALL: &'static [Self] = &[Self::Pool, Self::Write, Self::Mount, Self::Redundancy];
 
     fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",
             Self::Write => "write",
             Self::Mount => "mount",
+            Self::Redundancy => "redundancy",
         }
     }
 
@@ -105,6 +109,7 @@ impl Choice for Which {
             Self::Pool => "Reading, all layers, on a pool that OpenZFS made",
             Self::Write => "Writing, all layers, on pools made for it",
             Self::Mount => "A mount beside bindfs and ext4. Takes root",
+            Self::Redundancy => "Scrub, resilver and the like, and the clients beside them",
         }
     }
 
@@ -125,6 +130,10 @@ impl Choice for Which {
                 let seconds = request.seconds(3.0, 8.0);
                 let (peer, quick) = (request.peer_pool, request.quick);
                 writing::run(&writing::Options { folder, peer, rounds, seconds, quick, only: request.only })
+            }
+            Self::Redundancy => {
+                let (peer, quick) = (request.peer_pool, request.quick);
+                redundancy::run(&redundancy::Options { folder, peer, rounds, quick, only: request.only })
             }
             Self::Pool => {
                 if !request.has_pool() {

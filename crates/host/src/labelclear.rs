@@ -12,7 +12,7 @@ use cenote_vdev::leaf::probe;
 use crate::HostError;
 use crate::inuse::{refuse_imported, refuse_kernels};
 
-/// Takes all labels off a device or file; `force`: also of one that is part of a pool that is not destroyed.
+/// Takes all labels off a device or file, and leaves what is no label as it is; `force`: also of one that is part of a pool that is not destroyed.
 ///
 /// # Errors
 /// It cannot be opened, somebody has it, or it has no label; or it is part of such a pool.
@@ -51,5 +51,5 @@ pub async fn clear_labels(handle: &Handle, path: &Path, force: bool) -> Result<(
         let text = format!("use '-f' to override the following error:\n{name} is {what} pool \"{pool}\"");
         return Err(HostError::InUse(text));
     }
-    clear(&disk).await.map_err(|error| failed("failed to clear label for", &error))
+    clear(&disk, &report).await.map_err(|error| failed("failed to clear label for", &error))
 }

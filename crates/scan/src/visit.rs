@@ -165,7 +165,7 @@ pub(crate) async fn visit(pool: View, item: Item, reads: Reads) -> Visited {
     // encrypted contents are left as they are.
     let is_compressed = item.bp.compress() != Some(Compress::Off);
     if is_tree || tells || is_compressed || item.bp.uses_crypt() && context.key.is_some() {
-        let is_opaque = item.bp.is_encrypted() && context.key.is_none();
+        let is_opaque = is_opaque(&item);
         let logical = if is_opaque { Ok(physical) } else { zio.logical_of(&item.bp, context, &physical) };
         match logical {
             Ok(logical) if is_tree => {
@@ -223,10 +223,18 @@ fn needs_of_contents(item: &Item, bytes: &Block) -> Needs {
     lengths.fold(Needs::empty(), |needs, len| needs | Needs::of_name(len))
 }
 
+/// Without its key an encrypted block stays as it is. One that holds pointers has them in the clear: only bonuses of dnodes are encrypted.
+fn is_opaque(item: &Item) -> bool {
+    item.bp.is_encrypted() && item.origin.key.is_none()
+}
+
 /// The pointers in a block whose physical bytes are these.
 pub(crate) fn pointers(pool: &View, item: &Item, physical: &Block, visited: &mut Visited) {
     let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
-    let logical = pool.dmu().zio().logical_of(&item.bp, context, physical);
+    let logical = match is_opaque(item) {
+        true => Ok(physical.clone()),
+        false => pool.dmu().zio().logical_of(&item.bp, context, physical),
+    };
     let found = logical.map_err(VisitError::from).and_then(|logical| children(item, &logical, visited));
     visited.error = found.err();
 }

@@ -75,13 +75,15 @@ pub enum ServerError {
     Closing(String),
     /// The devices of a pool fail.
     #[error(
-        "pool '{pool}': pool I/O is currently suspended ({reason}); 'zpool clear {pool}' once its devices are back"
+        "pool '{pool}': pool I/O is currently suspended ({reason}); 'zpool clear {pool}' once its devices are back{others}"
     )]
     Suspended {
         /// The pool.
         pool: String,
         /// The reason.
         reason: String,
+        /// Devices that cannot help, each in words after a semicolon.
+        others: String,
     },
     /// An error of a file or socket of this machine.
     #[error(transparent)]

@@ -16,7 +16,8 @@ use crate::Console;
 use crate::error::{Context as _, Result, ServerError};
 use crate::protocol::place::Place;
 use crate::protocol::{
-    ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, read_line, usual_socket,
+    ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, damaged_in, read_line,
+    usual_socket,
 };
 use crate::served::{ServedPool, suspended};
 
@@ -416,7 +417,13 @@ impl Shared {
         };
         says.say(&Said::View(kept.root().emit().to_vec()))?;
         says.0.set_read_timeout(None)?;
-        while read_line(lines)?.is_some() {
+        while let Some(line) = read_line(lines)? {
+            let damaged = damaged_in(&line);
+            if !damaged.is_empty() {
+                let looked_at = race(Box::pin(suspended(pool)), Box::pin(pool.look_at_damage(&damaged)));
+                // A pool that fails tells so itself.
+                drop(self.handle.block_on(looked_at));
+            }
             says.say(&Said::Whole(kept.is_whole()))?;
         }
         Ok(())

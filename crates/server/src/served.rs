@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cenote_spa::Pool;
 use cenote_taskq::{Event, EventWait, boxed};
+use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::{LiveMounts, OpenVolumes, ServerError};
 
@@ -66,5 +67,16 @@ impl End {
 #[boxed]
 pub async fn suspended(pool: &Pool) -> ServerError {
     let (reason, _) = pool.failed().await;
-    ServerError::Suspended { pool: pool.name().to_owned(), reason: reason.to_string() }
+    ServerError::Suspended { pool: pool.name().to_owned(), reason: reason.to_string(), others: held_back(pool) }
+}
+
+/// Devices that a person has out of use, and why they cannot take the place of those that failed: they lack what was written since.
+fn held_back(pool: &Pool) -> String {
+    let Some(status) = pool.tree().map(|tree| tree.status()) else { return String::new() };
+    let is_held = |leaf: &&VdevStatus| leaf.state == VdevState::Offline && !leaf.missed.is_empty();
+    let leaves = status.leaves();
+    let told = leaves.iter().copied().filter(is_held);
+    let told =
+        told.map(|leaf| format!("; '{}' is OFFLINE and cannot stand in: it lacks txgs {}", leaf.name, leaf.missed));
+    told.collect()
 }

@@ -133,13 +133,13 @@ impl View {
         }
     }
 
-    /// The hot spares.
+    /// The hot spares. None where their list cannot be read: no block of the pool is on them ([`Self::auxiliary_faults`]).
     #[boxed]
     pub async fn spares(&self) -> Result<Vec<VdevConfig>, SpaError> {
         self.auxiliary(pool_directory::SPARES).await
     }
 
-    /// The cache devices.
+    /// The cache devices; none where their list cannot be read.
     #[boxed]
     pub async fn cache_devices(&self) -> Result<Vec<VdevConfig>, SpaError> {
         self.auxiliary(pool_directory::L2CACHE).await
@@ -152,11 +152,24 @@ impl View {
         Ok(spares.iter().chain(&caches).map(|device| device.guid).collect())
     }
 
+    /// The lists of spares and cache devices that cannot be read, each with the reason.
+    #[boxed]
+    pub(crate) async fn auxiliary_faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (name, what) in [(pool_directory::SPARES, "hot spares"), (pool_directory::L2CACHE, "cache devices")] {
+            if let Err(error) = self.packed(name).await {
+                faults.push(format!("the pool's list of {what} cannot be read, and none is used: {error}"));
+            }
+        }
+        faults
+    }
+
     /// Devices listed beside the tree: the object's nvlist has them under the entry's own name.
     async fn auxiliary(&self, name: &str) -> Result<Vec<VdevConfig>, SpaError> {
-        let Some(list) = self.packed(name).await? else { return Ok(Vec::new()) };
+        // As in OpenZFS a pool is not refused for it.
+        let Ok(Some(list)) = self.packed(name).await else { return Ok(Vec::new()) };
         let lists = list.lists(name).unwrap_or_default();
-        lists.iter().map(|list| VdevConfig::parse(list).map_err(|error| self.error(error))).collect()
+        Ok(lists.iter().filter_map(|list| VdevConfig::parse(list).ok()).collect())
     }
 
     /// The last scrub or resilver, if there was one.

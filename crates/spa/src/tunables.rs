@@ -129,6 +129,8 @@ cenote_kstat::tunables! {
         zfs_resilver_defer_percent: u64 = 10, "%", Number(0, 100), AtOpen;
         /// Bytes of a vdev that a sequential rebuild takes at once; the last txg is kept while they are copied.
         zfs_rebuild_vdev_limit: u64 = 64 << 20, "bytes", Number(1 << 16, 1 << 32), AtOpen;
+        /// A scrub, resilver or sequential rebuild stands still when it has read so many bytes since the pool was opened; for tests.
+        zfs_scan_issue_bytes_max: u64 = 0, "bytes", Number(0, 1 << 62), AtOpen;
         /// Sequential rebuilds stand still; for tests.
         zfs_scan_suspend_progress: bool = false, "", Switch, AtOpen;
         /// A sequential rebuild is followed by a scrub, which checks what it has copied.

@@ -36,7 +36,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{boxed, join_all};
 
 use crate::disk::Disk;
-use crate::leaf::{LabelCopy, probe};
+use crate::leaf::{LabelCopy, LabelReport, probe};
 use crate::ring::{Ring, layout, sealed, write_slot};
 
 /// A leaf's part in a commit.
@@ -250,15 +250,18 @@ pub async fn initialize(disk: &Disk, config: &NvList) -> Result<(), InitializeEr
     Ok(disk.flush().await?)
 }
 
-/// Clears a disk's labels, so that it belongs to no pool (`zpool labelclear`). Stable when this is done.
+/// Clears a disk's labels, so that it belongs to no pool (`zpool labelclear`): those that are some, by what was read of them. The places of others
+/// may have something else by now. Stable when this is done.
 ///
 /// # Errors
 /// The disk's, or that it is too small for labels.
 #[boxed]
-pub async fn clear(disk: &Disk) -> io::Result<()> {
+pub async fn clear(disk: &Disk, report: &LabelReport) -> io::Result<()> {
     let layout = layout(disk)?;
     let zeros = Buf::zeroed(LABEL_BYTES).freeze();
-    let writes: [_; LABEL_COUNT] = layout.label_offsets().map(|label| disk.write(label, zeros.clone()));
+    let has_uberblock = |index| report.uberblocks.iter().any(|copy| copy.label == index);
+    let ours = report.labels.iter().filter(|label| label.config.is_ok() || has_uberblock(label.index));
+    let writes = ours.map(|label| disk.write(layout.label_offset(label.index), zeros.clone()));
     first_error(join_all(writes).await)?;
     disk.flush().await
 }

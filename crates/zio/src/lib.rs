@@ -179,7 +179,7 @@ struct Shared {
     no_salt: Salt,
     /// Whether gang headers may be larger than 512 bytes here.
     dynamic_gang: AtomicBool,
-    errors: DataErrors,
+    errors: Arc<DataErrors>,
     when_damaged: OnceLock<Box<dyn Fn(Damaged) + Send + Sync>>,
     /// Cache devices, of a pool that is written.
     shelves: OnceLock<Arc<dyn Shelves>>,
@@ -197,7 +197,7 @@ impl Zio {
                 salt: OnceLock::new(),
                 no_salt: Salt::unknown(),
                 dynamic_gang: AtomicBool::new(false),
-                errors: DataErrors::default(),
+                errors: Arc::default(),
                 when_damaged: OnceLock::new(),
                 shelves: OnceLock::new(),
                 damaged_before: Mutex::default(),
@@ -214,7 +214,7 @@ impl Zio {
 
     /// Blocks that could not be read for good.
     #[must_use]
-    pub fn data_errors(&self) -> &DataErrors {
+    pub fn data_errors(&self) -> &Arc<DataErrors> {
         &self.shared.errors
     }
 

@@ -92,6 +92,8 @@ pub struct Scrubbed {
     pub mended: Mended,
     /// Why something that is bad was not written: nobody keeps the block's place, the pool is suspended, a vdev cannot be mended now.
     pub unmended: Option<String>,
+    /// It was not written since devices are being changed, or the pool is suspended: the same may be mended when that is over.
+    pub is_refused: bool,
 }
 
 impl Scrubbed {
@@ -313,7 +315,7 @@ impl Zio {
     /// Has all places of what was found be right, if something is not.
     async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>) -> Scrubbed {
         let Found { copies, truths, is_damaged } = found;
-        let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None };
+        let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None, is_refused: false };
         if !is_damaged {
             return scrubbed;
         }
@@ -344,7 +346,10 @@ impl Zio {
                 };
                 match self.tree().mend(mend, hold).await {
                     Ok(mended) => scrubbed.mended.absorb(mended),
-                    Err(error) => scrubbed.unmended = Some(error.to_string()),
+                    Err(error) => {
+                        scrubbed.is_refused |= matches!(error, VdevError::Suspended(_));
+                        scrubbed.unmended = Some(error.to_string());
+                    }
                 }
             }
         }

@@ -404,13 +404,13 @@ pub async fn opened(handle: &Handle, paths: &[PathBuf], settings: Settings) -> R
     Ok(open(handle, found, &how, WriteOptions { clock: Clock::Now, host, check: false }).await?)
 }
 
-async fn new_object(head: &LiveHead, record_bytes: u64) -> Result<Object> {
+pub(crate) async fn new_object(head: &LiveHead, record_bytes: u64) -> Result<Object> {
     let tx = head.begin(Cost::objects(1)).await?;
     let spec = ObjectSpec::new(DmuType::UINT8_DATA, u32::try_from(record_bytes)?);
     Ok(head.objset().create_object(tx.txg(), &spec)?)
 }
 
-async fn write_record(head: &LiveHead, object: &Object, record: u64, data: &Block) -> Result<()> {
+pub(crate) async fn write_record(head: &LiveHead, object: &Object, record: u64, data: &Block) -> Result<()> {
     let len = data.len() as u64;
     let tx = head.begin(Cost::write(record * len, len, len)).await?;
     // A writer has bytes of its own, which are copied once.
@@ -420,7 +420,7 @@ async fn write_record(head: &LiveHead, object: &Object, record: u64, data: &Bloc
     Ok(())
 }
 
-async fn fill(head: &LiveHead, object: &Object, record_bytes: u64, data_bytes: u64) -> Result<()> {
+pub(crate) async fn fill(head: &LiveHead, object: &Object, record_bytes: u64, data_bytes: u64) -> Result<()> {
     let data = noise(record_bytes as usize, 7);
     for record in 0..data_bytes / record_bytes {
         write_record(head, object, record, &data).await?;

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::prelude::*;
 
-/// Measure what reading and writing a pool cost on this machine, and a mount beside other file systems.
+/// Measure what reading, writing and scrubbing a pool cost on this machine, and a mount beside other file systems.
 ///
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -29,10 +29,10 @@ pub(crate) struct Args {
     /// The image for `pool`, made by crates/bench/make-pool.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` has it do the same.
+    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` and `redundancy` have it do the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
-    /// For `write` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    /// For `write`, `mount` and `redundancy`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// For `mount`: the program that mounts, if another build of this one is to be measured.

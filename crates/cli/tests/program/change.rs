@@ -4,6 +4,7 @@
 
 use crate::common;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,7 +139,16 @@ fn file_systems_come_and_go_and_a_pool_goes() {
     images.run("zpool", &["destroy", "mine"]);
     assert!(images.refused("zfs", &["list", "mine"]).contains("destroyed"));
     assert!(images.run("zpool", &["import", "-D"]).contains("mine"));
+    // Something else has the place of the first two labels by now.
+    let image = std::fs::File::options().read(true).write(true).open(&file).unwrap();
+    image.write_all_at(&[0xc3; 512 << 10], 0).unwrap();
     images.run("zpool", &["labelclear", &file]);
+    let mut bytes = vec![0; 512 << 10];
+    image.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0xc3), "what is no label is not touched");
+    let end = image.metadata().unwrap().len() / (256 << 10) * (256 << 10);
+    image.read_exact_at(&mut bytes, end - (512 << 10)).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "labels are");
     assert!(images.refused("zpool", &["labelclear", &file]).contains("no label"));
 }
 

@@ -116,6 +116,9 @@ fn waited(images: &Images) {
     let drawn = guid();
     images.run("zpool", &["reguid", "-g", "12345", "mine"]);
     assert!(before != drawn && drawn != "12345" && guid() == "12345");
+    images.run("zpool", &["reguid", "-g", "-1", "mine"]);
+    assert_eq!(images.run("zpool", &["get", "-Ho", "value", "guid", "mine"]).trim(), u64::MAX.to_string());
+    images.run("zpool", &["reguid", "-g", "12345", "mine"]);
     let refused = images.refused("zpool", &["reguid", "-g", "12345", "mine"]);
     assert!(refused.contains("cannot reguid 'mine': the guid 12345 is in use"), "{refused}");
     images.run("zfs", &["create", "mine/old"]);
@@ -473,7 +476,6 @@ fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() 
     zdb(&images);
 }
 
-/// All free space of devices is initialized and trimmed, by a command alone and below a mount.
 /// Taken by its name, rebuilt or resilvered, seen in use, and given back; no disk is charged with what the spare lacked.
 #[test]
 fn a_distributed_spare_is_used_and_given_back() {
@@ -506,6 +508,26 @@ fn a_distributed_spare_is_used_and_given_back() {
     }
 }
 
+/// The failed device is detached for good: its spare stays in use in its place, and goes when a new disk is there.
+#[test]
+fn a_distributed_spare_stays_when_its_device_is_detached() {
+    let images = made(&["draid1:2d:5c:1s"], 5);
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    images.run("zpool", &["replace", "-w", "mine", "1.img", "draid1-0-0"]);
+    images.run("zpool", &["detach", "mine", "1.img"]);
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(!status.contains("1.img") && !status.contains("spare-1"), "{status}");
+    assert!(status.contains("INUSE") && status.matches("draid1-0-0").count() == 2, "{status}");
+    zdb(&images);
+    let new = images.dir.join("new.img");
+    File::create(&new).unwrap().set_len(std::fs::metadata(images.dir.join("0.img")).unwrap().len()).unwrap();
+    images.run("zpool", &["replace", "-w", "mine", "draid1-0-0", new.to_str().unwrap()]);
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(status.contains("AVAIL") && status.contains("new.img") && !status.contains("replacing"), "{status}");
+    zdb(&images);
+}
+
+/// All free space of devices is initialized and trimmed, by a command alone and below a mount.
 #[test]
 fn free_space_is_initialized_and_trimmed() {
     use std::os::unix::fs::MetadataExt;
@@ -521,6 +543,8 @@ fn free_space_is_initialized_and_trimmed() {
     let refused = images.refused("zpool", &["trim", "-s", "mine", "0.img"]);
     assert!(refused.contains("cannot suspend trimming 0.img: there is no active trim"), "{refused}");
     assert!(images.refused("zpool", &["trim", "mine", "nothing"]).contains("no such device in pool"));
+    let refused = images.refused("zpool", &["trim", "-d", "mine"]);
+    assert!(refused.contains("cannot trim 0.img: trim operations are not supported by device"), "{refused}");
     if can_mount() {
         let mounted = Mounted::new(&images, "mine");
         images.run("zpool", &["trim", "-r", "1M", "mine", "1.img"]);
@@ -540,6 +564,15 @@ fn free_space_is_initialized_and_trimmed() {
     }
 }
 
+/// Without encrypted datasets there are no keys to be loaded.
+#[test]
+fn a_split_that_loads_keys_is_one_of_a_pool_without_any() {
+    let images = made(&["mirror"], 2);
+    images.run("zpool", &["split", "-l", "-R", "/r", "mine", "copy"]);
+    let names = images.run("zpool", &["list", "-Ho", "name,altroot"]);
+    assert!(names.contains("copy\t/r") && names.contains("mine\t-"), "{names}");
+}
+
 /// A pool of mirrors becomes two, by whoever has it; the new one can be imported at once.
 #[test]
 fn a_pool_is_split_by_whoever_has_it() {
@@ -555,7 +588,6 @@ fn a_pool_is_split_by_whoever_has_it() {
                 (&["split", "mine", "copy", "nothing"], "at most one disk from each mirror"),
                 (&["split", "mine", "copy", "0.img", "1.img"], "at most one disk from each mirror"),
                 (&["split", "-o", "nothing=1", "mine", "copy"], "Unable to split mine: "),
-                (&["split", "-l", "-R", "/r", "mine", "copy"], "not supported yet: -l"),
             ] {
                 let refused = images.refused("zpool", words);
                 assert!(refused.contains(said), "{words:?}: {refused}");

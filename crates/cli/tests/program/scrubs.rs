@@ -8,6 +8,7 @@ use crate::common;
 use std::os::unix::fs::FileExt;
 
 use common::images::Images;
+use common::mounted::{End, Mounted, can_mount};
 
 /// Writes a file into a dataset, and finds where its first bytes lie.
 fn put(images: &Images, dataset: &str, name: &str, mark: u32) -> Vec<u64> {
@@ -84,15 +85,24 @@ fn scrubs_of_errors_and_of_everything_take_off_the_log_what_is_well() {
     assert!(named(0).contains("errors: No known data errors"));
     zdb_says(&images, "errlog_last = 0", true);
     for (words, said) in [
-        (&["-S", "2026-01-01"][..], "not supported yet: zpool scrub -S"),
-        (&["-E", "2026-01-01"], "not supported yet: zpool scrub -E"),
+        (&["-S", "2026-01-01"][..], "the pool has no log of the times of its txgs"),
+        (&["-E", "2026-01-01 10:00"], "the pool has no log of the times of its txgs"),
         (&["-s"], "there is no active scrub"),
         (&["-p"], "there is no active scrub"),
     ] {
         let refused = images.refused("zpool", &[&["scrub"], words, &["mine"]].concat());
         assert!(refused.contains(said), "{refused}");
     }
-    for words in [&["-e", "-s"][..], &["-e", "-p"], &["-e", "-C"], &["-C", "-p"], &["-C", "-S", "2026-01-01"], &[]] {
+    for words in [
+        &["-e", "-s"][..],
+        &["-e", "-p"],
+        &["-e", "-C"],
+        &["-C", "-p"],
+        &["-C", "-S", "2026-01-01"],
+        &["-S", "soon"],
+        &["-S", "2026-01-02", "-E", "2026-01-01"],
+        &[],
+    ] {
         let pool: &[&str] = if words.is_empty() { &[] } else { &["mine"] };
         let output = images.command("zpool", &[&["scrub"], words, pool].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", common::said(&output));
@@ -142,4 +152,71 @@ fn a_pool_that_is_read_only_is_scrubbed_and_nothing_is_written() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.code() == Some(1) && told.contains("0.img"), "{output:?}");
     assert!(contents() == before, "nothing is written");
+    let refused = images.refused("zpool", &["clear", "mine"]);
+    assert!(refused.contains("cannot clear errors for mine: pool is read-only"), "{refused}");
+    images.run("zpool", &["destroy", "mine"]);
+    assert!(contents() == before, "nothing is written");
+    images.run("zpool", &["import", "mine"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("ONLINE"));
+}
+
+/// Encrypted blocks are found and checked without their keys: what leads to them is in the clear. (Each block of dnodes counted as an error, and nothing below
+/// it was read.)
+#[test]
+fn encrypted_datasets_are_scrubbed_without_their_keys() {
+    let images = Images::of_theme("encryption_small");
+    let scrubbed = |errors: usize| {
+        images.run("zpool", &["scrub", &images.pool]);
+        let status = images.run("zpool", &["status", "-v", &images.pool]);
+        assert!(status.contains(&format!("with {errors} errors on")), "{status}");
+        status
+    };
+    assert!(scrubbed(0).contains("No known data errors"));
+    let dataset = super::common::theme("encryption_small").manifest().unwrap().keys.into_keys().next().unwrap();
+    let mut inspect = images.bare();
+    inspect.args(["inspect", "object", "-v", "--json", "-f", "-d"]).arg(&images.dir).arg(&dataset);
+    let shown = String::from_utf8(common::good(&mut inspect)).unwrap();
+    let pointer =
+        shown.lines().find(|line| line.contains("[L0 ZFS plain file]") && line.contains(" encrypted ")).unwrap();
+    let place = pointer.split("<0:").nth(1).and_then(|rest| rest.split(':').next()).unwrap();
+    let at = (4 << 20) + u64::from_str_radix(place, 16).unwrap();
+    let image = std::fs::File::options().read(true).write(true).open(&images.files[0]).unwrap();
+    let mut kept = [0; 64];
+    image.read_exact_at(&mut kept, at).unwrap();
+    image.write_all_at(&[0x5a; 64], at).unwrap();
+    let status = scrubbed(1);
+    assert!(status.contains(&dataset), "{status}");
+    image.write_all_at(&kept, at).unwrap();
+    scrubbed(0);
+}
+
+/// Blocks that another process could not read of a pool that a mount writes get into the pool's error log, with names, once the mount has found them bad too.
+#[test]
+fn what_verify_finds_of_a_pool_in_use_is_in_its_error_log() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    images.run("zfs", &["create", "mine/a"]);
+    let places = put(&images, "mine/a", "one", 0x0bad_0004);
+    let mounted = Mounted::new(&images, "mine");
+    let image = std::fs::File::options().read(true).write(true).open(&images.files[0]).unwrap();
+    let mut kept = [0; 64];
+    image.read_exact_at(&mut kept, places[0]).unwrap();
+    image.write_all_at(&[0xaa; 64], places[0]).unwrap();
+    let status = || images.run("zpool", &["status", "-v", "mine"]);
+    assert!(status().contains("No known data errors"));
+    let mut verify = images.bare();
+    verify.args(["verify", "-f", "-d"]).arg(&images.dir).arg("mine");
+    let found = verify.output().unwrap();
+    assert_eq!(found.status.code(), Some(1), "{}", common::said(&found));
+    assert!(status().contains("mine/a:/one"), "{}", status());
+    mounted.end(End::Unmount);
+    // It is on disk.
+    assert!(status().contains("mine/a:/one"), "{}", status());
+    zdb_says(&images, "errlog_last = 0", false);
+    image.write_all_at(&kept, places[0]).unwrap();
+    images.run("zpool", &["clear", "mine"]);
+    assert!(status().contains("No known data errors"), "{}", status());
+    images.assert_whole();
 }

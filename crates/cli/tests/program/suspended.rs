@@ -110,6 +110,28 @@ fn a_suspended_pool_says_so_and_goes_on_when_it_is_cleared() {
     }
 }
 
+/// A leg that a person has taken offline lacks what was written since: it is no way out, and the message says so; when the other one is back both are.
+#[test]
+fn a_leg_that_is_offline_cannot_stand_in_for_the_last_one() {
+    let mut server = Server::start("continue");
+    let images = &server.images;
+    images.run("zpool", &["offline", "mine", "1.img"]);
+    images.run("zpool", &["sync", "mine"]);
+    server.may_write(false);
+    images.refused("zpool", &["set", "comment=late", "mine"]);
+    let refused = images.refused("zpool", &["online", "mine", "1.img"]);
+    assert!(refused.contains("1.img' is OFFLINE and cannot stand in: it lacks txgs "), "{refused}");
+    assert!(refused.contains("'zpool clear mine' once its devices are back"), "{refused}");
+    server.may_write(true);
+    images.run("zpool", &["clear", "mine"]);
+    images.run("zpool", &["online", "mine", "1.img"]);
+    images.run("zpool", &["wait", "mine"]);
+    until("it is resilvered", || server.status().contains(" state: ONLINE"));
+    images.run("zpool", &["export", "mine"]);
+    assert!(server.child.wait().unwrap().success());
+    server.images.assert_whole();
+}
+
 #[test]
 fn with_failmode_panic_the_server_ends_at_once_and_the_pool_is_whole() {
     let mut server = Server::start("panic");

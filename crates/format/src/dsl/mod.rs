@@ -24,6 +24,7 @@ mod pool;
 mod property;
 mod rebuild;
 mod scan;
+mod txg_times;
 
 pub use bookmark::{BookmarkFlags, BookmarkPhys, RedactBlock, RedactionListPhys};
 pub use crypto::{CryptSuite, CryptoKeyPhys, KeyFormat, crypto_key};
@@ -34,6 +35,7 @@ pub use pool::pool_directory;
 pub use property::{PropertyEntry, split_property};
 pub use rebuild::{RebuildPhys, RebuildState};
 pub use scan::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, ZBookmark};
+pub use txg_times::TxgTimes;
 
 #[cfg(test)]
 mod tests;

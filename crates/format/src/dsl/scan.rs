@@ -158,6 +158,12 @@ word_struct! {
 }
 
 impl ScanPhys {
+    /// True where the scan has gone through the deduplication tables: of their classes up to `ddt_class_max` none is left.
+    #[must_use]
+    pub const fn has_walked_tables(&self) -> bool {
+        self.ddt_bookmark.class > self.ddt_class_max
+    }
+
     /// From the words of the ZAP value.
     pub fn from_words(words: &[u64]) -> Result<Self, FormatError> {
         Self::parse(&words_to_bytes(words), Endian::Little)

@@ -119,6 +119,7 @@ fn constants() -> Vec<(&'static str, String)> {
         dsl::ScanState::FINISHED,
         dsl::ScanState::NONE,
         dsl::ScanState::SCANNING,
+        dsl::TxgTimes::ENTRIES,
         dsl::crypto_key::GUID,
         dsl::crypto_key::HMAC_KEY,
         dsl::crypto_key::IV,

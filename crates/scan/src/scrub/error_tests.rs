@@ -234,6 +234,56 @@ fn a_scrub_since_the_last_one_reads_what_came_after_it() {
     });
 }
 
+/// A range of dates is one of txgs, by the pool's own log of their times (of OpenZFS 2.4); what is outside is not read, and no whole scrub is noted.
+#[test]
+fn a_scrub_of_dates_reads_what_was_written_between_them() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::new(&handle, machine).await;
+        attend(&pool);
+        let dates = |start_s, end_s| ScrubSince::Dates { start_s, end_s };
+        let refused = pool.scrub(dates(Some(1), None)).await.unwrap_err().to_string();
+        assert!(refused.contains("no log of the times of its txgs"), "{refused}");
+        let write = async |block: u64| {
+            let head = pool.open_head("written").await.unwrap();
+            let object = head.objset().object(made.object).await.unwrap();
+            let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+            let txg = tx.txg();
+            object.write(txg, block * BLOCK_BYTES, &content(77)).await.unwrap();
+            drop((tx, object, head));
+            pool.sync().await.unwrap();
+            txg.0
+        };
+        let (first, second) = (write(0).await, write(1).await);
+        pool.sync().await.unwrap();
+        let mut words = vec![0; 515];
+        words[..7].copy_from_slice(&[0, 2, 2, 1000, first, 2000, second]);
+        let noted = pool.change(move |syncer| Box::pin(async move { syncer.note_times(&words).await }));
+        noted.await.unwrap();
+        made.spoil((1, 1));
+        for (start_s, end_s, min, max) in [
+            (Some(1000), Some(2000), first, Some(second)),
+            (Some(1999), None, first, None),
+            (None, Some(1500), 1, Some(second)),
+            (Some(5000), None, second, None),
+            (None, Some(9999), 0, None),
+        ] {
+            pool.scrub(dates(start_s, end_s)).await.unwrap();
+            let scan = ended(&handle, &pool).await;
+            let found = (scan.min_txg.0, max.map(|_| scan.max_txg.0), scan.state);
+            assert_eq!(found, (min, max, ScanState::FINISHED), "{start_s:?} to {end_s:?}");
+            assert_eq!(scan.error_count, u64::from(min <= 1), "{start_s:?} to {end_s:?}");
+        }
+        let refused = pool.scrub(dates(Some(2000), Some(2000))).await.unwrap_err().to_string();
+        assert!(refused.contains("nothing was written between these dates"), "{refused}");
+        made.mend((1, 1));
+        export_whole(&handle, &made.machine, pool, "scrubbed by dates").await;
+        cenote_sim::zdb("written", &made.machine.images(), made.machine.size_bytes).unwrap();
+    });
+}
+
 /// The test of a scrub of errors, with the words that a mutant of it is found by.
 const CUT: (&str, &str) =
     ("scrub::error_tests::a_scrub_of_errors_that_is_cut_ends_like_one_that_is_not", "the log names what is damaged");

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use cenote_spa::{ImportOptions, Pool, ScanRange, ScanReport, ScanSeat, ScanWork, SpaError, View, WeakPool};
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{Class, Handle, boxed};
+use cenote_taskq::{Class, Handle, Instant, boxed};
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext};
 
@@ -37,6 +37,8 @@ use sorted::Sorter;
 const VIEW_STEPS: u64 = 64;
 /// How often the worker looks whether the end is recorded.
 const RECORDED_POLL: Duration = Duration::from_millis(50);
+/// A pool that nobody changes is to record reports all the same, this long after the last time (`zfs_txg_timeout` of OpenZFS).
+const RECORD_AFTER: Duration = Duration::from_secs(5);
 /// A walk that came to nothing begins again after this long.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
@@ -88,7 +90,7 @@ async fn work(
         gathers: sorter.sorts(),
     });
     let mut cursor = Cursor::of_scan(task.place, task.max_txg);
-    let mut sink = Scanner::new((handle, seat, round), reads, sorter, cursor.clone());
+    let mut sink = Scanner::new((handle, pool, seat, round), reads, sorter, cursor.clone());
     while seat.is_wanted(round) {
         let views = LaterViews { pool, from: task.max_txg };
         match walked((handle, &views), cursor.clone(), &mut sink, step_blocks).await {
@@ -106,19 +108,25 @@ async fn work(
         if is_lost || sink.sorter.bytes() > 0 {
             cursor = sink.again(is_lost);
         }
-        if seat.is_wanted(round) && !is_lost {
-            handle.sleep(AGAIN_AFTER).await;
+        if seat.is_wanted(round) {
+            // The devices may take the block soon.
+            handle.sleep(if is_lost { RECORDED_POLL } else { AGAIN_AFTER }).await;
         }
     }
 }
 
-/// Waits until the end that was reported is recorded.
+/// Has what was reported recorded, and waits for as long as the scan is wanted: until its end is recorded, or it is given up.
 async fn recorded((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), round: u64) {
-    if let Some(pool) = pool.upgrade() {
-        pool.want_scan_recorded();
-    }
+    want_recorded(pool);
     while seat.is_wanted(round) {
         handle.sleep(RECORDED_POLL).await;
+    }
+}
+
+/// Has a txg written, which records what was reported.
+fn want_recorded(pool: &WeakPool) {
+    if let Some(pool) = pool.upgrade() {
+        pool.want_scan_recorded();
     }
 }
 
@@ -146,7 +154,7 @@ async fn walked(
             sink.read_gathered().await;
             let is_done = !sink.is_lost.load(Ordering::Relaxed) && visit_logs(&reads, &view, sink).await;
             sink.end_step();
-            (cursor, is_done)
+            (cursor, is_done && !sink.is_lost.load(Ordering::Relaxed))
         }
         Ended::Stopped(_) => (cursor, false),
     }
@@ -192,34 +200,62 @@ impl Views for LaterViews<'_> {
 /// Counts what is visited, gathers what is to be read later, and reports what was.
 struct Scanner<'a> {
     handle: &'a Handle,
+    pool: &'a WeakPool,
     seat: &'a ScanSeat,
     round: u64,
     reads: Arc<ScanReads>,
     sorter: Sorter,
+    /// The last time at which a txg was asked for.
+    recorded_at: Instant,
     /// Since the last step of the walk.
     fresh: ScanReport,
     /// Of the steps since the last report.
     kept: ScanReport,
     /// The last that was reported.
     reported: Cursor,
+    /// All that was reported, bytes.
+    reported_bytes: u64,
     /// A view was given up before what was gathered in it was read.
     is_lost: Arc<AtomicBool>,
 }
 
 impl<'a> Scanner<'a> {
     fn new(
-        (handle, seat, round): (&'a Handle, &'a ScanSeat, u64),
+        (handle, pool, seat, round): (&'a Handle, &'a WeakPool, &'a ScanSeat, u64),
         reads: Arc<ScanReads>,
         sorter: Sorter,
         reported: Cursor,
     ) -> Self {
         let (fresh, kept) = (ScanReport::default(), ScanReport::default());
-        Self { handle, seat, round, reads, sorter, fresh, kept, reported, is_lost: Arc::default() }
+        Self {
+            handle,
+            pool,
+            seat,
+            round,
+            reads,
+            sorter,
+            recorded_at: handle.now(),
+            fresh,
+            kept,
+            reported,
+            reported_bytes: 0,
+            is_lost: Arc::default(),
+        }
+    }
+
+    /// Waits as long as the scan is wanted, if it is to stand still where it is.
+    async fn stand_still(&self) {
+        let limit = self.seat.order().issue_bytes_max;
+        if limit.is_some_and(|limit| self.reported_bytes >= limit) {
+            recorded((self.handle, self.pool, self.seat), self.round).await;
+        }
     }
 
     /// Where the walk goes on when what was gathered is lost.
     fn again(&mut self, less: bool) -> Cursor {
-        (self.fresh, self.kept) = (ScanReport::default(), ScanReport::default());
+        // It is visited again, but what was written again is right by then.
+        let processed_bytes = self.fresh.processed_bytes.saturating_add(self.kept.processed_bytes);
+        (self.fresh, self.kept) = (ScanReport::default(), ScanReport { processed_bytes, ..ScanReport::default() });
         self.sorter.clear(less);
         self.reported.clone()
     }
@@ -233,16 +269,25 @@ impl<'a> Scanner<'a> {
     /// Reads all that was gathered.
     async fn read_gathered(&mut self) {
         match self.sorter.read(self.handle, (self.seat, self.round), &self.reads).await {
-            Some(report) => {
+            (report, true) => {
                 self.sorter.clear(false);
                 self.kept.add(report);
             }
-            None => self.is_lost.store(true, Ordering::Relaxed),
+            (report, false) => {
+                self.kept.processed_bytes = self.kept.processed_bytes.saturating_add(report.processed_bytes);
+                self.is_lost.store(true, Ordering::Relaxed);
+            }
         }
         self.seat.gathers(self.round, 0);
     }
 
     fn count(&mut self, visited: Visited) {
+        // It is visited again, with all since the last report.
+        if visited.scanned.is_refused {
+            self.is_lost.store(true, Ordering::Relaxed);
+            self.fresh.processed_bytes = self.fresh.processed_bytes.saturating_add(visited.scanned.processed_bytes);
+            return;
+        }
         count(&mut self.fresh, visited);
     }
 }
@@ -280,7 +325,13 @@ impl Sink for Scanner<'_> {
         self.read_gathered().await;
         if !self.is_lost.load(Ordering::Relaxed) {
             self.reported = cursor.clone();
+            self.reported_bytes = self.reported_bytes.saturating_add(self.kept.examined_bytes);
             self.seat.report(self.round, std::mem::take(&mut self.kept), Some(place));
+            if self.handle.now() - self.recorded_at >= RECORD_AFTER {
+                self.recorded_at = self.handle.now();
+                want_recorded(self.pool);
+            }
+            self.stand_still().await;
         }
     }
 

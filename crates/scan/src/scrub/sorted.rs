@@ -118,13 +118,13 @@ impl Sorter {
         self.max = if less { self.max / LESS } else { self.max.saturating_mul(2).max(1).min(self.most) };
     }
 
-    /// Reads all that was gathered; what came of it. None if it is not wanted any more, or a view was given up.
+    /// Reads all that was gathered; what came of it, and whether that is all: a view may be given up meanwhile, or something be refused to be written.
     pub(super) async fn read(
         &mut self,
         handle: &Handle,
         (seat, round): (&ScanSeat, u64),
         reads: &Arc<ScanReads>,
-    ) -> Option<ScanReport> {
+    ) -> (ScanReport, bool) {
         self.kept = 0;
         let mut of_vdevs: BTreeMap<VdevId, Vec<Gathered>> = BTreeMap::new();
         for block in std::mem::take(&mut self.blocks) {
@@ -147,12 +147,15 @@ impl Sorter {
         let (mut all, mut is_whole) = (ScanReport::default(), true);
         while let Some(read) = vdevs.next().await {
             match read {
-                Ok(Some(report)) => all.add(report),
-                Ok(None) | Err(_) => is_whole = false,
+                Ok((report, is_all)) => {
+                    all.add(report);
+                    is_whole &= is_all;
+                }
+                Err(_) => is_whole = false,
             }
         }
         is_whole &= views.iter().all(|view| view.check().is_ok());
-        is_whole.then_some(all)
+        (all, is_whole)
     }
 }
 
@@ -168,15 +171,19 @@ struct OfVdev {
 type Reading = BoxFuture<'static, (u64, Result<Visited, JoinError>)>;
 
 impl OfVdev {
-    async fn read(self, blocks: Vec<Gathered>) -> Option<ScanReport> {
+    async fn read(self, blocks: Vec<Gathered>) -> (ScanReport, bool) {
         let mut flying: Unordered<Reading> = Unordered::new();
         let (mut bytes_in_flight, mut told, mut is_whole) = (0, ScanReport::default(), true);
         let mut land = |read: Option<(u64, Result<Visited, JoinError>)>, bytes_in_flight: &mut u64| {
             let Some((bytes, read)) = read else { return };
             *bytes_in_flight -= bytes;
-            self.seat.reads(self.round, bytes);
+            let processed_bytes = read.as_ref().map_or(0, |visited| visited.scanned.processed_bytes);
+            self.seat.reads(self.round, bytes, processed_bytes);
             match read {
-                Ok(visited) => count(&mut told, visited),
+                Ok(visited) => {
+                    is_whole &= !visited.scanned.is_refused;
+                    count(&mut told, visited);
+                }
                 Err(_) => is_whole = false,
             }
         };
@@ -203,7 +210,7 @@ impl OfVdev {
             land(flying.next().await, &mut bytes_in_flight);
         }
         assert_eq!(bytes_in_flight, 0, "all reads have landed");
-        (is_whole && !is_left).then_some(told)
+        (told, is_whole && !is_left)
     }
 
     fn is_wanted(&self) -> bool {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_admin::{destroy_snapshots, take_snapshots};
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{DslDatasetPhys, ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::dsl::{DslDatasetPhys, ScanFunction, ScanPhys, ScanState, ZBookmark, pool_directory};
 use cenote_format::ids::ObjectId;
 use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
@@ -231,6 +233,30 @@ fn progress_is_seen_while_gathered_blocks_are_read() {
     });
 }
 
+/// Found by hand: in a pool that nobody changes no txg came while a scrub went on, so that its progress was seen, and on disk, at its end alone.
+#[test]
+fn a_scrub_is_recorded_where_nobody_changes_the_pool() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    let latency = Latency { read: Duration::from_secs(2), ..cenote_sim::slow() };
+    let machine = machine_of(&runtime, 2, latency);
+    runtime.block_on(async {
+        let first = live(&handle, &machine, LAYOUTS[0].0, small()).await;
+        change(&first, 8).await;
+        first.export().await.unwrap();
+        let pool = open_in_order(&handle, &machine.paths, &["zfs_scan_legacy=1"]).await;
+        attend_in_steps(&pool, 4);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let mut in_middle = 0;
+        while let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state == ScanState::SCANNING) {
+            in_middle += u64::from(scan.examined_bytes > 0 && pool.scan_unreported().scan == Some(scan));
+            handle.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(in_middle > 2, "nothing was seen before its end ({in_middle} times)");
+        pool.export().await.unwrap();
+    });
+}
+
 /// Blocks in the order of places are the same ones as in the order of trees, and what is bad is mended.
 #[test]
 fn a_sorted_scrub_reads_the_same_blocks() {
@@ -380,6 +406,121 @@ fn a_device_that_comes_back_late_waits_for_the_end_of_a_resilver() {
     }
 }
 
+/// Found by an outsider: blocks that a resilver came to while devices were changed were not written, and counted as visited. The device that it was for
+/// ended without them: for good in a pool that was opened again meanwhile, which did not know of them.
+#[test]
+fn a_resilver_comes_back_to_what_it_could_not_write_while_devices_changed() {
+    for (seed, is_reopened, order) in [(1, false, ORDERS[2]), (2, true, ORDERS[2]), (3, true, ORDERS[1])] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency =
+            Latency { read: Duration::from_millis(20), write: Duration::from_millis(10), ..Latency::default() };
+        let machine = machine_of(&runtime, 3, latency);
+        let given = [order, &["zfs_resilver_defer_percent=0"]].concat();
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 3)], small()).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, 0)).await;
+            for round in 0..4 {
+                change(&pool, seed + 100 + round).await;
+            }
+            let other = pool.tree().unwrap().status().children[0].children[1].guid;
+            pool.export().await.unwrap();
+            let mut pool = open_in_order(&handle, &machine.paths, &given).await;
+            attend_in_steps(&pool, 4);
+            handle.sleep(Duration::from_millis(200)).await;
+            pool.sync().await.unwrap();
+            if is_reopened {
+                pool.export().await.unwrap();
+                pool = open_in_order(&handle, &machine.paths, &given).await;
+                attend_in_steps(&pool, 4);
+            }
+            let mut changes = 0;
+            while pool.scan().await.unwrap().is_some_and(|scan| scan.state == ScanState::SCANNING) && changes < 8 {
+                pool.offline_device(other, Offline { is_temporary: true, ..Offline::default() }).await.unwrap();
+                pool.online_device(other, Vec::new()).await.unwrap();
+                changes += 1;
+                handle.sleep(Duration::from_millis(30)).await;
+            }
+            assert!(changes > 1, "the resilver was over before devices changed");
+            for _ in 0..600 {
+                handle.sleep(Duration::from_secs(1)).await;
+                let is_over = pool.scan().await.unwrap().is_none_or(|scan| scan.state != ScanState::SCANNING);
+                if is_over && !lacks(&pool.tree().unwrap().status()) {
+                    break;
+                }
+            }
+            assert!(!lacks(&pool.tree().unwrap().status()), "something is missed for good");
+            export_whole(&handle, &machine, pool, "resilvered").await;
+            for disk in 0..3 {
+                let (_, report) = check(&handle, &[machine.paths[disk].clone()]).await;
+                assert_eq!(report.error_count, 0, "disk {disk} alone: {report}");
+            }
+        });
+    }
+}
+
+/// A block that a resilver could not write is known to its process alone, so the place on disk stays before it: a pool that is opened again comes back.
+#[test]
+fn a_resilver_that_is_opened_again_comes_back_to_what_it_could_not_write() {
+    for (seed, is_cut) in [(31, false), (32, true)] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(20), ..Latency::default() };
+        let machine = machine_of(&runtime, 2, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, 0)).await;
+            for round in 0..4 {
+                change(&pool, seed + 100 + round).await;
+            }
+            pool.export().await.unwrap();
+            let pool = open_in_order(&handle, &machine.paths, ORDERS[1]).await;
+            attend_in_steps(&pool, 4);
+            // Too few errors to have it faulted.
+            let writes = Arc::new(AtomicU64::new(0));
+            let count = writes.clone();
+            machine.disks[0].set_faults(move |request, _| {
+                let is_data = request.kind == RequestKind::Write && request.offset_bytes > 5 << 20;
+                let nth = if is_data { count.fetch_add(1, Ordering::Relaxed) } else { 0 };
+                match nth % 12 == 11 && nth < 8 * 12 {
+                    true => Fault::Error(std::io::ErrorKind::Other),
+                    false => Fault::None,
+                }
+            });
+            let mut is_seen = false;
+            for _ in 0..200 {
+                handle.sleep(Duration::from_millis(50)).await;
+                pool.sync().await.unwrap();
+                let scan = pool.scan().await.unwrap().unwrap();
+                assert_eq!(scan.state, ScanState::SCANNING, "it was over before it was cut");
+                if scan.processed_bytes > 1 << 20 {
+                    is_seen = true;
+                    break;
+                }
+            }
+            assert!(is_seen && writes.load(Ordering::Relaxed) > 96, "nothing was resilvered, or nothing failed");
+            machine.disks[0].clear_faults();
+            if is_cut {
+                change(&pool, seed + 200).await;
+                drop(pool);
+                cut(&handle, &machine, Crash::Random).await;
+            } else {
+                pool.export().await.unwrap();
+            }
+            let pool = open_again(&handle, &machine.paths).await;
+            attend(&pool);
+            ended(&handle, &pool).await;
+            export_whole(&handle, &machine, pool, "resilvered").await;
+            let (_, report) = check(&handle, &[machine.paths[0].clone()]).await;
+            assert_eq!(report.error_count, 0, "the disk alone: {report}");
+        });
+    }
+}
+
 /// The place of a scan never runs ahead of its reads, and a log is not shortened before the scan has ended, which the test of cuts finds out.
 #[test]
 fn a_scan_that_claims_too_much_is_found() {
@@ -409,6 +550,9 @@ async fn check_named(pool: &Pool) {
         let dataset = view.mos().object(ObjectId(object)).await.unwrap();
         assert_eq!(dataset.phys().bonus_type, DmuType::DSL_DATASET, "dataset {object} of the scan");
     }
+    // OpenZFS goes through deduplication tables first, and asserts that no bookmark is there before it has.
+    let is_beginning = scan.bookmark == ZBookmark::default();
+    assert!(is_beginning || scan.has_walked_tables(), "tables are left: {scan:?}");
     check_line(&view, scan.bookmark.objset.0, queued).await;
 }
 

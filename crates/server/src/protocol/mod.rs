@@ -66,7 +66,7 @@ pub(crate) use client::only;
 pub use client::{Answer, all, find, mounts, send, servers, sync, who};
 pub(crate) use passing::Receiving;
 pub use passing::{Input, Passed};
-pub(crate) use view::PinnedTxg;
+pub(crate) use view::{PinnedTxg, damaged_in};
 
 /// The version of the protocol.
 pub(crate) const VERSION: u32 = 1;

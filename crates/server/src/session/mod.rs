@@ -33,6 +33,7 @@ use cenote_props::WrongUse;
 use cenote_spa::{FoundPool, ImportOptions, Notice, PoolState, Rewind, SkipReason, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
+use cenote_zio::DataErrors;
 
 use crate::error::{Result, ServerError, refused};
 use crate::{Console, Owned, Passed, PinnedTxg, ServedPool, Who, protocol};
@@ -96,9 +97,18 @@ pub struct Session {
     /// The pool of this process, if it carries out a client's request.
     served: Option<Served>,
     /// Txgs of servers' pools that the command reads, with the pools' names.
-    kept: Arc<Mutex<Vec<(String, PinnedTxg)>>>,
+    kept: Arc<Mutex<Vec<Kept>>>,
     /// A server that has a pool can carry out the command.
     may_send: bool,
+}
+
+/// A txg of a server's pool that a command reads.
+struct Kept {
+    /// The pool's name.
+    pool: String,
+    pinned: PinnedTxg,
+    /// Blocks that the command could not read.
+    errors: Option<Arc<DataErrors>>,
 }
 
 /// The pool of a server, and the state of a client's request.
@@ -336,25 +346,26 @@ impl Session {
 
     /// The root that a server keeps for this command.
     fn kept_root(&self, pool: &str) -> Option<Uberblock> {
-        self.kept.lock().iter().rev().find(|(name, _)| name == pool).map(|(_, kept)| *kept.root())
+        self.kept.lock().iter().rev().find(|kept| kept.pool == pool).map(|kept| *kept.pinned.root())
     }
 
     /// Fails if a server has given up a txg of its pool that the command reads. Servers are asked again later.
     pub fn check_kept(&self) -> Result<(), Box<SpaError>> {
-        for (pool, kept) in &mut *self.kept.lock() {
-            if kept.is_whole() == Some(false) {
-                return Err(Box::new(SpaError::ViewGivenUp { pool: pool.clone(), txg: kept.root().txg }));
+        for Kept { pool, pinned, .. } in &mut *self.kept.lock() {
+            if pinned.is_whole() == Some(false) {
+                return Err(Box::new(SpaError::ViewGivenUp { pool: pool.clone(), txg: pinned.root().txg }));
             }
         }
         Ok(())
     }
 
-    /// Fails unless all data that a command has read from each pool in use was of one txg.
+    /// Fails unless all data that a command has read from each pool in use was of one txg. The pool's process is told of blocks that could not be read.
     pub fn check_views(&self) -> Result<()> {
-        for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {
-            match kept.is_whole() {
+        for Kept { pool, mut pinned, errors } in std::mem::take(&mut *self.kept.lock()) {
+            pinned.tell_damage(&errors.map(|errors| errors.known()).unwrap_or_default());
+            match pinned.is_whole() {
                 Some(true) => {}
-                Some(false) => return Err(SpaError::ViewGivenUp { pool, txg: kept.root().txg }.into()),
+                Some(false) => return Err(SpaError::ViewGivenUp { pool, txg: pinned.root().txg }.into()),
                 None => self.warn(format!(
                     "the process that had pool '{pool}' has ended meanwhile; what came after that may show"
                 )),
@@ -387,7 +398,11 @@ impl Session {
             // The last kept root is the one just requested.
             options.root = self.options.is_of_newest().then(|| self.kept_root(found.name())).flatten();
         }
-        Ok((self.import(found, &options).await?, user))
+        let view = self.import(found, &options).await?;
+        if let Some(kept) = self.kept.lock().last_mut().filter(|kept| user.is_some() && kept.pool == view.name()) {
+            kept.errors = Some(view.dmu().zio().data_errors().clone());
+        }
+        Ok((view, user))
     }
 
     fn tell_user(&self, pool: &View, user: &User) {
@@ -475,7 +490,8 @@ impl Session {
         if let Some((socket, who)) = server_of(found) {
             let kept = PinnedTxg::ask(&socket);
             let is_synced = kept.is_ok() || Self::sync_server(&socket);
-            self.kept.lock().extend(kept.ok().map(|kept| (found.name().to_owned(), kept)));
+            let named = |pinned| Kept { pool: found.name().to_owned(), pinned, errors: None };
+            self.kept.lock().extend(kept.ok().map(named));
             return Ok(Some(User { holder: Holder { pid: Some(who.pid) }, is_synced }));
         }
         let holder = holder::of(device_paths(found)?.iter().map(PathBuf::as_path));

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cenote_admin::SplitRequest;
+use cenote_format::dsl::pool_directory;
 use cenote_host::layout::{Layout, Top};
 use cenote_host::{CacheFile, CacheSetting};
 use cenote_spa::{ImportOptions, TopKind, find, legs_of};
@@ -28,7 +29,12 @@ pub struct Splitting {
     pub settings: Vec<String>,
     /// Import the new pool, with mount points below this folder.
     pub altroot: Option<String>,
+    /// Load the keys of the new pool, which a pool without encrypted datasets has none of.
+    pub loads_keys: bool,
 }
+
+/// The feature that pools with encrypted datasets count.
+const ENCRYPTION: &str = "com.datto:encryption";
 
 impl Splitting {
     fn refused(&self, what: impl std::fmt::Display) -> ServerError {
@@ -60,9 +66,15 @@ impl Splitting {
         let wanted: Vec<_> = request.devices.iter().map(|device| device.guid).collect();
         let legs =
             legs_of(view.vdevs(), &wanted).map(|legs| legs.into_iter().map(Option::<&VdevConfig>::cloned).collect());
+        let counts = view.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
         view.close().await;
         drop(view);
         session.let_go_of_views();
+        if self.loads_keys && counts.get(ENCRYPTION).is_some_and(|count| *count > 0) {
+            let what = "no process keeps a key after this command, as OpenZFS's kernel module does: split without -l, and give each command \
+                        that needs a key '--key DATASET=FILE'";
+            return Err(self.refused(what));
+        }
         Ok((request, legs.map_err(|error| self.refused(error))?))
     }
 

@@ -271,7 +271,9 @@ impl Syncer {
         };
         let parent = ancestors.last().expect("a vdev is below the root");
         let is_expansion = matches!(old.kind, VdevKind::Raidz { .. }) && !is_replacing;
-        if !is_expansion && !matches!(old.kind, VdevKind::Disk | VdevKind::File) {
+        // A distributed spare whose device was detached can be replaced, too.
+        let is_replaceable = is_replacing && is_distributed(old);
+        if !is_expansion && !is_replaceable && !matches!(old.kind, VdevKind::Disk | VdevKind::File) {
             return Err(match is_replacing {
                 true => refuse("cannot replace this type of vdev: name a device"),
                 false => refuse("can only attach to mirrors and top-level disks"),
@@ -429,15 +431,11 @@ impl Syncer {
             return Err(refuse("only applicable to mirror and replacing vdevs"));
         }
         let is_first = parent.children.first().is_some_and(|child| child.guid == guid);
-        if is_first && parent.kind == VdevKind::Spare && parent.children.iter().any(is_distributed) {
-            let what = "not supported yet: detaching a device for which a distributed spare stands; replace the device, or detach the spare";
-            return Err(SpaError::refused(Refusal::NotYet, what));
-        }
         if self.is_required(guid) {
             return Err(no_replicas());
         }
         let (leaf, txg) = (leaf.clone(), self.txg);
-        // A spare whose device goes is a device of the pool from now on.
+        // A spare whose device goes is a device of the pool from now on; a distributed one stays its draid's, and in use, until it is replaced.
         let last =
             parent.children.last().filter(|last| last.is_spare && matches!(last.kind, VdevKind::Disk | VdevKind::File));
         let kept_spare = last.filter(|_| is_first && parent.kind == VdevKind::Spare).map(|last| last.guid);

@@ -130,17 +130,13 @@ async fn open_found(
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
     let before = last_of(&pool);
-    let auxiliaries = pool.auxiliary_guids().await;
+    let (auxiliaries, mut notes) = (pool.auxiliary_guids().await?, pool.auxiliary_faults().await);
     pool.close().await;
     drop(pool);
     let watched =
         Candidate { handle, found: &found, name: &name, newest: &before, options: how }.required(Purpose::Write);
     let mut found = found.opened_for_writing(handle, &used).await?;
-    let unlocked = match auxiliaries {
-        Ok(own) => found.lock_auxiliaries(handle, &own).await,
-        // No block of the pool is on them.
-        Err(error) => vec![format!("hot spares and cache devices are not locked: {error}")],
-    };
+    notes.extend(found.lock_auxiliaries(handle, &auxiliaries).await);
     // Another may have had it until now.
     found.check_kernel(handle, kernel_pools).await?;
     found.check_owner(how)?;
@@ -153,7 +149,7 @@ async fn open_found(
     }
     let settings = Settings::of(&how.tunables);
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
-    writer.notes.extend(unlocked);
+    writer.notes.extend(notes);
     writer.owner_mark = how.owner_mark;
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
     let tunables = ScanTunables::default().with(&how.tunables);

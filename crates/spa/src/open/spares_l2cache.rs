@@ -196,8 +196,9 @@ async fn add(mos: &Objset, directory: &mut Zap, txg: Txg, name: &str, devices: V
     let (object, mut all) = match found {
         Some(object) => {
             let object = mos.object(ObjectId(object)).await?;
-            let list = read_list(&object).await?;
-            let devices = list.lists(name).unwrap_or_default().to_vec();
+            // One that cannot be read begins anew in its place.
+            let devices = read_list(&object).await.ok();
+            let devices = devices.and_then(|list| list.lists(name).map(<[NvList]>::to_vec)).unwrap_or_default();
             (object, devices)
         }
         None => {
@@ -249,10 +250,11 @@ async fn list_object(mos: &Objset, directory: &Object, kind: AuxKind) -> Result<
     }
 }
 
-/// The entries of a list.
+/// The entries of a list; none of one that cannot be read, which the pool's opening has told.
 pub(crate) async fn listed(mos: &Objset, directory: &Object, kind: AuxKind) -> Result<Vec<NvList>, DmuError> {
     let Some(object) = list_object(mos, directory, kind).await? else { return Ok(Vec::new()) };
-    Ok(read_list(&object).await?.lists(kind.list()).unwrap_or_default().to_vec())
+    let list = read_list(&object).await.unwrap_or_default();
+    Ok(list.lists(kind.list()).unwrap_or_default().to_vec())
 }
 
 /// Takes a device out of a list, and gives its entry; the others stay in their order.
@@ -264,7 +266,7 @@ pub(crate) async fn remove_listed(
     guid: Guid,
 ) -> Result<Option<NvList>, DmuError> {
     let Some(object) = list_object(mos, directory, kind).await? else { return Ok(None) };
-    let mut list = read_list(&object).await?;
+    let mut list = read_list(&object).await.unwrap_or_default();
     let mut devices = list.lists(kind.list()).unwrap_or_default().to_vec();
     let Some(at) = devices.iter().position(|device| device.u64("guid") == Some(guid.0)) else { return Ok(None) };
     let removed = devices.remove(at);

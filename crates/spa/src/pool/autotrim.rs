@@ -130,7 +130,12 @@ impl Autotrim {
     async fn tell(&mut self, counts: &Counts, tree: &Arc<VdevTree>, vdev: VdevId, leaf: Guid, piece: Range<u64>) {
         // A raidz that is expanded meanwhile has its sectors elsewhere.
         let Some(_kept) = tree.keep_vdevs() else { return };
-        let Some(part) = tree.part_of_leaf(vdev, leaf, piece) else { return };
+        for part in tree.parts_of_leaf(vdev, leaf, piece).into_iter().flatten() {
+            self.tell_part(counts, tree, leaf, part).await;
+        }
+    }
+
+    async fn tell_part(&mut self, counts: &Counts, tree: &Arc<VdevTree>, leaf: Guid, part: Range<u64>) {
         if part.end.saturating_sub(part.start) < self.tunables.zfs_trim_extent_bytes_min {
             counts.skipped.fetch_add(1, Ordering::Relaxed);
             return;

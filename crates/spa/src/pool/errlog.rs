@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::ObjsetId;
 use cenote_taskq::{Class, boxed};
+use cenote_zio::DataError;
 
 use super::Pool;
 use super::shared::Shared;
-use crate::errlog::{LoggedError, head_of};
+use crate::errlog::{HEAD_ERRLOG, LoggedError, head_of};
 use crate::{ImportOptions, SpaError};
 
 /// New errors are written to the log this long after the first of them, as the changes of a pool that is hardly used are.
@@ -31,6 +34,28 @@ impl Shared {
 }
 
 impl Pool {
+    /// Looks at blocks that another process could not read: bad copies are written again, and those without a good one are noted as errors, which the next
+    /// txg enters into the log.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn look_at_damage(&self, damaged: &[DataError]) -> Result<(), SpaError> {
+        let view = self.view(&ImportOptions::default()).await?;
+        let counts = view.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
+        let is_by_head = counts.get(HEAD_ERRLOG).is_some_and(|count| *count > 0);
+        for DataError { bookmark, birth } in damaged {
+            let (level, block) = (i64::from(bookmark.level), bookmark.block.0);
+            let mut error = LoggedError { objset: bookmark.objset, object: bookmark.object, level, block, birth: None };
+            if is_by_head {
+                let (head, is_known) = head_of(view.dsl(), bookmark.objset).await;
+                (error.objset, error.birth) = (ObjsetId(head.0), is_known.then_some(*birth));
+            }
+            view.scrub_error(&error).await;
+        }
+        view.check()
+    }
+
     /// Reads all blocks of the error log again, and drops those that can be read or that no dataset has any more. How many are left.
     ///
     /// # Errors

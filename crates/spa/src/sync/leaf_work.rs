@@ -57,9 +57,10 @@ impl Syncer {
         if leaf.leaf_zap.0 == 0 {
             return Err(SpaError::unsupported("work on a leaf without a table for it".to_owned()));
         }
-        if self.devices.tree.part_of_leaf(vdev, guid, 0..1 << 20).is_none() {
-            let what = format!("{} of devices of draid, and of a raidz that was expanded", kind.word());
-            return Err(SpaError::refused(Refusal::NotYet, format!("not supported yet: {what}")));
+        let starts = matches!(action, LeafAction::Start { .. });
+        if starts && self.devices.tree.parts_of_leaf(vdev, guid, 0..1 << 20).is_none() {
+            let what = "its raidz is being expanded: wait for the end ('zpool wait -t raidz_expand')";
+            return Err(SpaError::refused(Refusal::Busy, what));
         }
         let object = self.mos.objset.object(leaf.leaf_zap).await?;
         let key = (guid, kind);
@@ -114,7 +115,9 @@ impl Syncer {
 
     fn begin_leaf_work(&mut self, key: LeafKey, vdev: VdevId, record: LeafRecord) -> LeafPlan {
         let asize = self.devices.root_vdev.top_of(key.0).map_or(0, |(_, top)| top.asize_bytes);
-        let end = self.devices.tree.part_of_leaf(vdev, key.0, 0..asize).map_or(0, |part| part.end);
+        // A child of a draid has parts in the second half of the vdev, too.
+        let parts = self.devices.tree.parts_of_leaf(vdev, key.0, asize / 2..asize);
+        let end = parts.and_then(|parts| parts.last().map(|last| last.end)).unwrap_or(0);
         let round = self.jobs.leaf_work.begin(key, vdev, record, end);
         let now = self.handle.now();
         self.jobs.leaf_work.note_begun(now);

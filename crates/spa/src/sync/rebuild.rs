@@ -113,7 +113,9 @@ impl Syncer {
 
     /// The next ranges in use of a vdev that is rebuilt, from an offset on, kept as they are. With the slot, so between two txgs.
     pub(crate) async fn rebuild_ranges(&mut self, vdev: VdevId, from: u64) -> Result<RebuildRanges, NoRanges> {
-        if self.jobs.scan.tunables.zfs_scan_suspend_progress {
+        let tunables = self.jobs.scan.tunables;
+        let is_at_limit = tunables.zfs_scan_issue_bytes_max > 0 && from >= tunables.zfs_scan_issue_bytes_max;
+        if tunables.zfs_scan_suspend_progress || is_at_limit {
             return Err(NoRanges::Later);
         }
         let space = self.blocks.space.clone();

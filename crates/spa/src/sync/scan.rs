@@ -21,10 +21,11 @@
 use std::collections::BTreeSet;
 
 use cenote_dmu::Zap;
-use cenote_format::dsl::{ScanFunction, pool_directory};
+use cenote_format::dsl::{ScanFunction, TxgTimes, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::config::VdevKind;
 use cenote_vdev::dtl::Dtl;
@@ -45,6 +46,13 @@ pub enum ScrubSince {
     Ever,
     /// Those that were born after the last scrub.
     LastScrub,
+    /// Those that were born between two times, in seconds since 1970, by the pool's log of the times of txgs: rather more than less.
+    Dates {
+        /// From this time on.
+        start_s: Option<u64>,
+        /// Up to this time.
+        end_s: Option<u64>,
+    },
 }
 
 impl Syncer {
@@ -92,11 +100,47 @@ impl Syncer {
         }
         self.refuse_rebuild()?;
         self.refuse_error_scrub()?;
-        let min_txg = match since {
-            ScrubSince::Ever => Txg(0),
-            ScrubSince::LastScrub => self.last_scrubbed().await?.min(Txg(self.txg.0 - 1)),
+        let range = match since {
+            ScrubSince::Ever => (Txg(0), self.txg),
+            ScrubSince::LastScrub => (self.last_scrubbed().await?.min(Txg(self.txg.0 - 1)), self.txg),
+            ScrubSince::Dates { start_s, end_s } => self.txgs_between(start_s, end_s).await?,
         };
-        self.start_scan(ScanFunction::SCRUB, (min_txg, self.txg)).await
+        self.start_scan(ScanFunction::SCRUB, range).await
+    }
+
+    /// For tests: notes when a txg was written, as OpenZFS 2.4 has it in a pool, in seconds since 1970.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    #[doc(hidden)]
+    #[boxed]
+    pub async fn note_times(&mut self, words: &[u64]) -> Result<(), SpaError> {
+        let (value, entry) = (ZapValue::from_u64s(words), TxgTimes::ENTRIES[0]);
+        Ok(Zap::put_entry(&self.mos.directory, self.txg, entry, Some(&value)).await?)
+    }
+
+    /// The txgs that were written between two times: after the first, up to the second.
+    async fn txgs_between(&self, start_s: Option<u64>, end_s: Option<u64>) -> Result<(Txg, Txg), SpaError> {
+        let directory = Zap::open(self.mos.directory.clone()).await?;
+        let mut times = TxgTimes::default();
+        for entry in TxgTimes::ENTRIES {
+            if let Some(value) = directory.lookup(entry.as_bytes()).await? {
+                times.add_words(&value.integers().collect::<Vec<u64>>());
+            }
+        }
+        if times.is_empty() {
+            let what = "the pool has no log of the times of its txgs, which OpenZFS keeps from version 2.4 on: 'zpool scrub -C' covers what is \
+                        newer than the last scrub, and 'zpool scrub' the whole pool";
+            return Err(SpaError::refused(Refusal::NotThere, what));
+        }
+        let last = start_s.and_then(|start_s| times.before(start_s)).unwrap_or(Txg(0));
+        let end = end_s.and_then(|end_s| times.after(end_s)).unwrap_or(self.txg).min(self.txg);
+        // One that ends early is none of the whole pool, wherever it begins.
+        let min = if end < self.txg { last.max(Txg(1)) } else { last };
+        if min >= end {
+            return Err(SpaError::refused(Refusal::Invalid, "nothing was written between these dates"));
+        }
+        Ok((min, end))
     }
 
     /// The txg up to which the last scrubs have read all.
@@ -146,6 +190,9 @@ impl Syncer {
     }
 
     async fn pause_error_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
+        if is_paused && self.jobs.error_scrub.is_paused() {
+            return self.refuse_error_scrub();
+        }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.error_scrub.pause(&mut rooms, is_paused).await?;
         let event = if is_paused { "errorscrub_paused" } else { "errorscrub_resume" };
@@ -207,7 +254,7 @@ impl Syncer {
     /// Has the scrub wait, or go on.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none, or it waits already.
     pub(crate) async fn pause_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
         if self.jobs.error_scrub.is_running() {
             return self.pause_error_scrub(is_paused).await;
@@ -215,6 +262,9 @@ impl Syncer {
         let is_scrub = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::SCRUB);
         if !self.jobs.scan.is_running() || !is_scrub {
             return Err(SpaError::refused(Refusal::NotThere, "there is no active scrub"));
+        }
+        if is_paused && self.jobs.scan.is_paused() {
+            return Err(SpaError::refused(Refusal::Busy, "scrub is paused; use 'zpool scrub' to resume scrub"));
         }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         jobs.scan.pause(&mut rooms, is_paused).await
@@ -335,7 +385,8 @@ impl Syncer {
         self.end_errors(*is_complete && is_scrub && phys.min_txg.0 == 0).await;
         // A scrub of later blocks does not stand for what comes before them.
         if *is_complete && is_scrub && phys.min_txg <= self.last_scrubbed().await? {
-            let value = ZapValue::from_u64(phys.max_txg.0);
+            let last = phys.max_txg.max(self.last_scrubbed().await?);
+            let value = ZapValue::from_u64(last.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
         if self.end_deferral()? {
@@ -352,9 +403,7 @@ impl Syncer {
     async fn shorten_dtls(&mut self, ended: &EndedScan) -> Result<(), SpaError> {
         let EndedScan { phys, unrepaired, .. } = ended;
         let txg = self.txg;
-        if unrepaired.is_none() && phys.error_count > 0 {
-            return Ok(());
-        }
+        let Some(unrepaired) = unrepaired else { return Ok(()) };
         // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
         if self.jobs.evacuation.running.is_some() {
             return Ok(());
@@ -371,10 +420,8 @@ impl Syncer {
             }
             let mut left = missed.clone();
             left.remove(0..phys.max_txg.0);
-            if let Some(unrepaired) = unrepaired {
-                for holder in self.holders_of(guid) {
-                    left.absorb(&unrepaired.of(holder, missed));
-                }
+            for holder in self.holders_of(guid) {
+                left.absorb(&unrepaired.of(holder, missed));
             }
             assert!(left.ranges().last().is_none_or(|last| last.end <= txg.0 + 1), "a leaf has missed no txg to come");
             self.replace_dtl(txg, guid, left).await?;

@@ -38,7 +38,7 @@ async fn raidz_of(pool: &Pool) -> Guid {
 }
 
 /// Adds a child to the first vdev.
-async fn widen(handle: &Handle, machine: &Machine, pool: &Pool, new: usize) -> Result<(), SpaError> {
+pub(crate) async fn widen(handle: &Handle, machine: &Machine, pool: &Pool, new: usize) -> Result<(), SpaError> {
     let old = raidz_of(pool).await;
     let new = NewDevice::Disk(disk(handle, &machine.paths[new]).await.unwrap());
     pool.attach_device(AttachOptions {
@@ -58,7 +58,7 @@ fn is_expanding(pool: &Pool) -> bool {
 }
 
 /// Waits until no vdev is expanded any more.
-async fn ended(handle: &Handle, pool: &Pool) {
+pub(crate) async fn ended(handle: &Handle, pool: &Pool) {
     for _ in 0..20_000 {
         if !is_expanding(pool) {
             return;

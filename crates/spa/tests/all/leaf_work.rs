@@ -16,6 +16,7 @@ use cenote_taskq::{Handle, Rng, Runtime};
 
 use cenote_vdev::config::VdevKind;
 
+use crate::expanded;
 use crate::offline::{assert_refused, leaf_of, vdevs, zdb};
 
 const START: LeafAction = LeafAction::Start { rate_bytes: 0 };
@@ -122,6 +123,122 @@ fn all_that_is_free_is_initialized_and_then_trimmed() {
             }
             export_whole(&handle, &machine, pool, "trimmed").await;
             zdb(&machine, "trimmed");
+        });
+    }
+}
+
+/// Places that do not follow from those of the vdev by a sum: groups that are spread by a permutation, and sectors that were dealt out anew.
+const SPREAD: [(Layout, usize, usize); 5] = [
+    (&[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)], 4, 0),
+    (&[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)], 6, 0),
+    (&[(TopKind::Draid { parity: 1, data: Some(2), spares: 1 }, 5)], 5, 0),
+    (&[(TopKind::Raidz { parity: 1 }, 3)], 3, 1),
+    (&[(TopKind::Raidz { parity: 2 }, 4)], 4, 2),
+];
+
+/// A pool with such a vdev, which was written before it was expanded and since.
+async fn spread(handle: &Handle, machine: &Machine, (layout, count, added): (Layout, usize, usize), seed: u64) -> Pool {
+    let pool = live(handle, &machine.part(0..count), layout, small()).await;
+    change(&pool, seed, 6).await;
+    for new in 0..added {
+        expanded::widen(handle, machine, &pool, count + new).await.unwrap();
+        let leaf = leaf_of(&pool, "/disk0").await;
+        for kind in [LeafWorkKind::Initialize, LeafWorkKind::Trim] {
+            if pool.jobs().iter().any(|job| job.name == "raidz_expand") {
+                assert_refused(pool.change_leaf_work(leaf, kind, START).await, "is being expanded");
+            }
+        }
+        expanded::ended(handle, &pool).await;
+        change(&pool, seed + 100 + new as u64, 6).await;
+    }
+    pool
+}
+
+/// Bytes of all disks that are the pattern.
+fn all_patterned(machine: &Machine) -> u64 {
+    let mut found = 0;
+    for disk in &machine.disks {
+        for at in ((4 << 20)..machine.size_bytes - (1 << 20)).step_by(1 << 20) {
+            let bytes = disk.peek(at, 1 << 20);
+            found += bytes.chunks_exact(8).filter(|word| **word == PATTERN.to_le_bytes()).count() as u64 * 8;
+        }
+    }
+    found
+}
+
+#[test]
+fn all_that_is_free_of_spread_vdevs_is_initialized_and_then_trimmed() {
+    for (seed, case) in (60..).zip(SPREAD) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let count = case.1 + case.2;
+        let machine = machine_of(&runtime, count, Latency::default());
+        runtime.block_on(async {
+            let pool = spread(&handle, &machine, case, seed).await;
+            for disk in 0..count {
+                let leaf = leaf_of(&pool, &format!("/disk{disk}")).await;
+                pool.change_leaf_work(leaf, LeafWorkKind::Initialize, START).await.unwrap();
+            }
+            wait(&handle, &pool, LeafWorkKind::Initialize).await;
+            pool.sync().await.unwrap();
+            for disk in 0..count {
+                let leaf = leaf_of(&pool, &format!("/disk{disk}")).await;
+                assert_eq!(recorded(&pool, leaf, LeafWorkKind::Initialize).await.0, 4, "{case:?}: complete");
+            }
+            let top = vdevs(&pool).await.children[0].clone();
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, "initialized");
+            let found = all_patterned(&machine);
+            let whole = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
+            // Deferred space, and that of the last txgs, was neither free nor in use at the end.
+            let others = report.allocated_bytes + (8 << 20);
+            assert!(found + others >= whole, "{case:?}: {found} bytes of {whole}, {others} are others'");
+            zdb(&machine, "initialized");
+            let pool = reopened(&handle, &machine.paths, small()).await;
+            for disk in 0..count {
+                let leaf = leaf_of(&pool, &format!("/disk{disk}")).await;
+                pool.change_leaf_work(leaf, LeafWorkKind::Trim, START).await.unwrap();
+                wait(&handle, &pool, LeafWorkKind::Trim).await;
+            }
+            let left = all_patterned(&machine);
+            assert!(left < found / 4, "{case:?}: {left} of {found} bytes are left");
+            export_whole(&handle, &machine, pool, "trimmed").await;
+            zdb(&machine, "trimmed");
+        });
+    }
+}
+
+#[test]
+fn what_is_written_to_spread_vdevs_meanwhile_stays() {
+    for (seed, case) in (70..).zip(SPREAD) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let count = case.1 + case.2;
+        let machine = machine_of(&runtime, count, cenote_sim::slow());
+        runtime.block_on(async {
+            let mut pool = spread(&handle, &machine, case, seed).await;
+            for round in 0..4 {
+                let leaf = leaf_of(&pool, &format!("/disk{}", round % count)).await;
+                let kind = [LeafWorkKind::Trim, LeafWorkKind::Initialize][round / 2];
+                pool.change_leaf_work(leaf, kind, LeafAction::Start { rate_bytes: 16 << 20 }).await.unwrap();
+                let mut before = 0;
+                for more in 0..30 {
+                    change(&pool, seed + 1000 * round as u64 + more, 1).await;
+                    handle.sleep(Duration::from_millis(100)).await;
+                    let (_, offset) = recorded(&pool, leaf, kind).await;
+                    assert!(offset >= before, "{case:?}: {offset} after {before}");
+                    before = offset;
+                    if more == 10 {
+                        cut(&handle, &machine, Crash::Random).await;
+                        drop(pool);
+                        pool = reopened(&handle, &machine.paths, small()).await;
+                    }
+                }
+                drop(pool.change_leaf_work(leaf, kind, LeafAction::Cancel).await);
+            }
+            export_whole(&handle, &machine, pool, "written while it was trimmed").await;
+            zdb(&machine, "written while it was trimmed");
         });
     }
 }
@@ -278,7 +395,7 @@ fn trimmed_bytes(pool: &Pool) -> u64 {
 
 #[test]
 fn what_is_freed_is_trimmed_by_itself() {
-    for (seed, (layout, count)) in (40..).zip(LAYOUTS) {
+    for (seed, (layout, count)) in (40..).zip(LAYOUTS.into_iter().chain([(SPREAD[0].0, SPREAD[0].1)])) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, count, cenote_sim::slow());
@@ -354,6 +471,45 @@ fn a_cut_beside_trims_costs_nothing() {
                 pool = opened_pool(&handle, &machine.paths, given.clone()).await.unwrap();
             }
             export_whole(&handle, &machine, pool, "cut beside trims").await;
+        });
+    }
+}
+
+/// A raidz begins to be expanded while what is freed is trimmed: a device is told of no place that a sector has just got. What was held before has its
+/// places in the old layout, or the trim waits for the end.
+#[test]
+fn an_expansion_that_begins_beside_trims_loses_nothing() {
+    for seed in seeds(8) {
+        let (layout, count): (Layout, usize) =
+            [(LAYOUTS[2].0, LAYOUTS[2].1), (LAYOUTS[3].0, LAYOUTS[3].1)][seed as usize % 2];
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count + 1, cenote_sim::slow());
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = live(&handle, &machine.part(0..count), layout, small()).await;
+            change(&pool, seed, 4).await;
+            pool.export().await.unwrap();
+            let given = import_with(&[
+                "zfs_trim_txg_batch=1",
+                "zfs_trim_extent_bytes_min=4096",
+                "raidz_expand_max_copy_bytes=4194304",
+            ]);
+            let pool = opened_pool(&handle, &machine.paths[..count], given).await.unwrap();
+            autotrim(&pool, true).await;
+            let begins = rng.below(10);
+            for round in 0..30 {
+                change(&pool, seed * 100 + round, 1).await;
+                if round == begins {
+                    expanded::widen(&handle, &machine, &pool, count).await.unwrap();
+                }
+                handle.sleep(Duration::from_millis(rng.below(300))).await;
+            }
+            expanded::ended(&handle, &pool).await;
+            change(&pool, seed * 100 + 50, 10).await;
+            assert!(trimmed_bytes(&pool) > 0, "seed {seed}: something is trimmed");
+            export_whole(&handle, &machine, pool, "expanded beside trims").await;
+            zdb(&machine, "expanded beside trims");
         });
     }
 }

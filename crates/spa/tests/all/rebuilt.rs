@@ -362,12 +362,89 @@ fn a_distributed_spare_is_rebuilt_and_goes_again() {
             }
             zdb(&machine, &what);
             let pool = open_again(&handle, &machine.paths).await;
-            assert_refused(pool.detach_device(failed).await, "for which a distributed spare stands");
             pool.detach_device(spare).await.unwrap();
             assert_eq!(pool.use_spares().await.unwrap(), [spare], "{what}: it is free, and taken again");
             wait(&handle, &pool).await;
             pool.export().await.unwrap();
             crate::offline::assert_readable(&handle, &machine.paths, &what).await;
+        });
+    }
+}
+
+/// The device that failed goes, and the distributed spare stays where it was: a child of its draid, in use, until a new disk replaces it.
+#[test]
+fn a_device_goes_for_which_a_distributed_spare_stands() {
+    for seed in seeds(6) {
+        let what = format!("its device went, seed {seed}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 6, if seed % 2 == 0 { Latency::default() } else { cenote_sim::slow() });
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = live(&handle, &machine.part(0..5), SPARED, small()).await;
+            change(&pool, seed, 6).await;
+            pool.export().await.unwrap();
+            let mut pool = open_again(&handle, &machine.paths[..5]).await;
+            let failed = leaf_of(&pool, "/disk1").await;
+            pool.offline_device(failed, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+            let spare = pool.use_spares().await.unwrap().pop().expect("the draid's own spare is taken");
+            // Also one that is not ready yet can be given back.
+            pool.detach_device(spare).await.unwrap();
+            assert_eq!(pool.use_spares().await.unwrap(), [spare], "{what}: it is free, and taken again");
+            wait(&handle, &pool).await;
+            change(&pool, seed + 50, 2).await;
+            pool.detach_device(failed).await.unwrap();
+            let children = async |pool: &Pool| vdevs(pool).await.children[0].children.clone();
+            let is_child =
+                |children: &[cenote_vdev::config::VdevConfig]| children[1].guid == spare && children[1].is_spare;
+            assert!(is_child(&children(&pool).await), "{what}: {:?}", children(&pool).await);
+            assert_refused(pool.detach_device(spare).await, "only applicable to mirror and replacing vdevs");
+            assert!(pool.use_spares().await.unwrap().is_empty(), "{what}: nothing has failed any more");
+            change(&pool, seed + 60, 2).await;
+            if rng.chance(1, 2) {
+                cut(&handle, &machine, Crash::Random).await;
+                drop(pool);
+            } else {
+                pool.export().await.unwrap();
+            }
+            // The device that went is not asked for any more; one of the others may go.
+            let at = |gone: Option<usize>| -> Vec<PathBuf> {
+                [0, 2, 3, 4].into_iter().filter(|at| Some(*at) != gone).map(|at| machine.paths[at].clone()).collect()
+            };
+            pool = open_again(&handle, &at(None)).await;
+            assert!(is_child(&children(&pool).await), "{what}: {:?}", children(&pool).await);
+            change(&pool, seed + 70, 2).await;
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &at(None)).await;
+            assert_clean(&report, &what);
+            for gone in [0, 2, 3, 4] {
+                let (_, report) = check(&handle, &at(Some(gone))).await;
+                assert_eq!(report.error_count, 0, "{what} without {gone}: {report}");
+            }
+            zdb(&machine, &what);
+            // A new disk takes its place, and it is free again.
+            let pool = open_again(&handle, &at(None)).await;
+            let new = NewDevice::Disk(disk(&handle, &machine.paths[5]).await.unwrap());
+            let options = AttachOptions {
+                old: spare,
+                new,
+                is_replacing: true,
+                is_sequential: true,
+                ashift: Some(12),
+                seed: None,
+            };
+            pool.attach_device(options).await.unwrap();
+            change(&pool, seed + 80, 2).await;
+            wait(&handle, &pool).await;
+            assert!(children(&pool).await.iter().all(|child| child.guid != spare && !child.is_spare), "{what}");
+            let leaf = leaf_of(&pool, "/disk3").await;
+            pool.offline_device(leaf, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+            assert_eq!(pool.use_spares().await.unwrap(), [spare], "{what}: it is free again");
+            wait(&handle, &pool).await;
+            pool.export().await.unwrap();
+            let all: Vec<PathBuf> = [0, 2, 3, 4, 5].map(|at: usize| machine.paths[at].clone()).into();
+            crate::offline::assert_readable(&handle, &all, &what).await;
+            zdb(&machine, &what);
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Goal: a hot spare stands for a device that fails, is the one that fits best, and is free again when the device is back; a power cut loses nothing.
 //! Method: simulated disks that fail, resilvers that are played, and `zdb`.
 
-use cenote_format::ids::Guid;
+use cenote_dmu::Zap;
+use cenote_format::ids::{BlockId, Guid, ObjectId};
 use cenote_sim::{Machine, disk};
 use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Offline, Pool, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
@@ -161,5 +162,43 @@ fn a_spare_whose_device_has_another_label_is_none() {
         machine.disks[2].restore(&image);
         assert_eq!(there().await, 2, "one is back, and the other is in use");
         pool.export().await.unwrap();
+    });
+}
+
+/// A list that cannot be read keeps no pool closed (openzfs a5d6788648): it is told, the devices are left out, and new ones make a new list.
+#[test]
+fn a_pool_whose_list_of_spares_is_damaged_is_opened_without_them() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = with_spares(&handle, &machine).await;
+        let view = pool.view(&ImportOptions::default()).await.unwrap();
+        let directory = Zap::open(view.mos().object(ObjectId(1)).await.unwrap()).await.unwrap();
+        let list = directory.find_u64("spares").await.unwrap().expect("there is a list");
+        let block = view.mos().object(ObjectId(list)).await.unwrap().pointer(0, BlockId(0)).await.unwrap();
+        let places: Vec<u64> = block.dvas().map(|dva| (4 << 20) + dva.offset_bytes).collect();
+        assert!(places.len() > 1, "{block:?}");
+        drop((view, directory));
+        pool.export().await.unwrap();
+        for disk in &machine.disks[..2] {
+            places.iter().for_each(|at| disk.poke(*at, &[0x5a; 512]));
+        }
+        let pool = reopened(&handle, &machine.paths, small()).await;
+        let told = pool.notes().concat();
+        assert!(told.contains("the pool's list of hot spares cannot be read"), "{told}");
+        assert!(pool.view(&ImportOptions::default()).await.unwrap().spares().await.unwrap().is_empty());
+        let leaf = leaf_of(&pool, "/disk1").await;
+        pool.offline_device(leaf, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+        assert!(pool.use_spares().await.unwrap().is_empty());
+        pool.online_device(leaf, Vec::new()).await.unwrap();
+        pool.mended(leaf).await.unwrap();
+        change(&pool, 7).await;
+        let auxiliaries = AuxSpec { spares: vec![disk(&handle, &machine.paths[3]).await.unwrap()], caches: Vec::new() };
+        pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
+        assert_eq!(pool.view(&ImportOptions::default()).await.unwrap().spares().await.unwrap().len(), 1);
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths[..2], "exported").await;
+        zdb(&machine, "exported");
     });
 }

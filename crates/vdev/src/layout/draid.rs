@@ -21,6 +21,7 @@
 //! written**, so that a rebuild can go by offset without knowing about blocks. A block that would cross the end of a group
 //! continues at the start of the next, as a second row of the stripe map.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::draid_table::SEEDS;
@@ -224,6 +225,51 @@ impl Draid {
         rows * ROW_BYTES * self.positions() / self.group_bytes() * self.group_bytes()
     }
 
+    /// Bytes of the vdev's address space in one row of a group: each allocation is a whole number of them.
+    #[must_use]
+    pub(crate) const fn group_row_bytes(&self) -> u64 {
+        self.group_width() << self.ashift
+    }
+
+    /// The parts of a child's data area that the whole rows of a range of the vdev take, in the order of the vdev, which is the child's too: one at
+    /// most for each group.
+    pub(crate) fn parts_of_child(&self, child: u64, range: Range<u64>) -> Vec<Range<u64>> {
+        let row = self.group_row_bytes();
+        let (mut at, end) = (range.start.next_multiple_of(row), range.end / row * row);
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        while at < end {
+            let group_end = (at / self.group_bytes() + 1) * self.group_bytes();
+            let stop = end.min(group_end);
+            let (place, rows) = (self.group_place(at), (stop - at) / row);
+            let found = (0..self.group_width()).find_map(|index| {
+                let (position, row_step) = self.step(&place, index);
+                let is_it = u64::from(self.permutations.child(place.slice, position)) == child;
+                is_it.then_some(place.offset_bytes + row_step)
+            });
+            if let Some(start) = found {
+                debug_assert!(
+                    parts.last().is_none_or(|last| last.end <= start),
+                    "a child's rows follow the vdev's groups"
+                );
+                parts.push(start..start + (rows << self.ashift));
+            }
+            at = stop;
+        }
+        parts
+    }
+
+    /// The first offset of the vdev of which nothing lies before an offset of its children's data areas: the beginning of a slice.
+    pub(crate) fn offset_after(&self, child_offset: u64) -> u64 {
+        (child_offset / self.slice_bytes()).saturating_mul(self.group_count * self.group_bytes())
+    }
+
+    /// The position of a column of a group, and how far below the group's first row it lies.
+    const fn step(&self, place: &GroupPlace, index: u64) -> (u64, u64) {
+        let position = place.position + index;
+        // Past the last position the group goes on in the next row.
+        if position >= self.positions() { (position - self.positions(), ROW_BYTES) } else { (position, 0) }
+    }
+
     fn group_place(&self, offset_bytes: u64) -> GroupPlace {
         let group = offset_bytes / self.group_bytes();
         let (slice, group_in_slice) = (group / self.group_count, group % self.group_count);
@@ -278,10 +324,7 @@ impl Draid {
         let parity_bytes = spread.height(0) << self.ashift;
         let mut block_offset = block_offset_bytes;
         for index in 0..self.group_width() {
-            let position = place.position + index;
-            // Past the last position the group goes on in the next row.
-            let (position, row_step) =
-                if position >= self.positions() { (position - self.positions(), ROW_BYTES) } else { (position, 0) };
+            let (position, row_step) = self.step(&place, index);
             debug_assert!(position < self.positions(), "no group uses a spare's position");
             let size_bytes = spread.height(index) << self.ashift;
             let is_data = index >= self.parity;
@@ -360,6 +403,39 @@ mod tests {
             }
             prop_assert_eq!(seen.len() as u64, rows_per_slice * children);
             prop_assert_eq!(draid.spare_child(spares, 0), None);
+        }
+
+        /// The parts of all children are the places where blocks of the range lie, each once, and go on as the range does.
+        #[test]
+        fn parts_of_children_are_where_blocks_lie(
+            parity in 1_u64..=3, data in 1_u64..6, spares in 0_u64..3, more in 0_u64..4,
+            group in 0_u64..60, start_rows in 3800_u64..4300, rows in 1_u64..200, odd in 0_u64..4096,
+        ) {
+            let width = data + parity;
+            let children = width + spares + more;
+            let draid =
+                Draid::new(12, parity, data, spares, group_count(width, children - spares), children as usize).unwrap();
+            let row = draid.group_row_bytes();
+            let start = group * draid.group_bytes() + start_rows * row;
+            let range = start..start + rows * row;
+            let mut wanted = BTreeSet::new();
+            for offset in range.clone().step_by(row as usize) {
+                for column in draid.map(offset, data << 12).unwrap().columns() {
+                    prop_assert!(wanted.insert((u64::from(column.child), column.address_bytes - DATA_START_BYTES)));
+                }
+            }
+            let mut found = BTreeSet::new();
+            for child in 0..children {
+                // A part of a row is left out.
+                let parts = draid.parts_of_child(child, range.start.saturating_sub(odd)..range.end + odd.min(row - 1));
+                prop_assert!(parts.is_sorted_by_key(|part| part.start));
+                for part in parts {
+                    let before = draid.parts_of_child(child, 0..draid.offset_after(part.start));
+                    prop_assert!(before.iter().all(|before| before.end <= part.start));
+                    found.extend(part.step_by(1 << 12).map(|at| (child, at)));
+                }
+            }
+            prop_assert_eq!(found, wanted);
         }
 
         /// Consecutive allocations never overlap, cover their block exactly, and pad every column to the parity's height.

@@ -161,9 +161,10 @@ impl Raidz {
         self.physical_width
     }
 
-    /// The part of a child's data area that a range of the vdev takes; none of one that is or was expanded.
+    /// The part of a child's data area that a range of the vdev takes; none while it is expanded, since sectors move. After an expansion all sectors,
+    /// those of old blocks too, are dealt out over the children that there are now.
     pub(crate) fn part_of_child(&self, child: u64, range: std::ops::Range<u64>) -> Option<std::ops::Range<u64>> {
-        if self.expanding || !self.widths.is_empty() {
+        if self.expanding {
             return None;
         }
         // Sectors of this child before a sector of the vdev.
@@ -570,6 +571,27 @@ mod tests {
                     prop_assert_eq!(r, row as u64);
                 }
             }
+        }
+    }
+
+    proptest! {
+        /// The parts of a range on all children are the places of the range's sectors, each once, also after expansions.
+        #[test]
+        fn parts_of_children_are_where_sectors_are_dealt(
+            parity in 1_u64..=3, extra in 1_u64..7, added in 0_u64..4, start in 0_u64..10_000, sectors in 1_u64..300,
+        ) {
+            let children = parity + extra + added;
+            let txgs: Vec<Txg> = (0..added).map(|i| Txg(1000 + i)).collect();
+            let raidz = Raidz::new(12, parity, children as usize, &txgs, false).unwrap();
+            let mut found = BTreeSet::new();
+            for child in 0..children {
+                let part = raidz.part_of_child(child, start << 12..(start + sectors) << 12).unwrap();
+                prop_assert!(part.start.is_multiple_of(1 << 12) && part.end.is_multiple_of(1 << 12));
+                found.extend((part.start >> 12..part.end >> 12).map(|row| row * children + child));
+            }
+            prop_assert!(found.into_iter().eq(start..start + sectors));
+            let moving = Raidz::new(12, parity, children as usize, txgs.get(1..).unwrap_or_default(), true);
+            prop_assert!(moving.is_ok_and(|raidz| raidz.part_of_child(0, 0..1 << 20).is_none()));
         }
     }
 

@@ -14,6 +14,8 @@
 //!                           6   7   8
 //!                           9  10   .
 //! ```
+//! A raidz that was expanded deals them out over all children that it has now; while it is expanded there are no places. A draid allocates whole rows of
+//! its groups, and a free run of it is one run in each group on each of the group's children; their order on a child is the order of the vdev.
 //!
 //! **Invariants.** 1. The caller holds the range, so that nothing is placed there meanwhile. 2. No such write is under way while the vdevs change
 //! ([`VdevTree::pause_mends`]): a device that has left the pool gets no late write.
@@ -44,13 +46,24 @@ fn unavailable() -> io::Error {
 }
 
 impl VdevTree {
-    /// The part of a leaf's data area that a range of its top-level vdev takes, as offsets from the data area's beginning. `None` for a leaf that
-    /// is not there, and below vdevs that do not lay free space out in one run (draid, a raidz that is or was expanded).
+    /// The parts of a leaf's data area that a range of its top-level vdev takes, as offsets from the data area's beginning, in ascending order: one,
+    /// or below a draid one for each group that the leaf is in. `None` for a leaf that is not there, and while a raidz is expanded.
     #[must_use]
-    pub fn part_of_leaf(&self, vdev: VdevId, leaf: Guid, range: Range<u64>) -> Option<Range<u64>> {
+    pub fn parts_of_leaf(&self, vdev: VdevId, leaf: Guid, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         self.current.look(vdev, |topology| {
             let top = topology.tops.get(vdev.0 as usize)?;
-            topology.part_of_leaf(topology.node(top.node), leaf, range)
+            topology.parts_of_leaf(topology.node(top.node), leaf, range)
+        })
+    }
+
+    /// A top-level vdev allocates in multiples of so many bytes, from multiples of it on: those of which each leaf has a part of its own.
+    #[must_use]
+    pub fn row_bytes(&self, vdev: VdevId) -> u64 {
+        self.current.look(vdev, |topology| {
+            match topology.tops.get(vdev.0 as usize).map(|top| &topology.node(top.node).kind) {
+                Some(Kind::Draid(draid)) => draid.group_row_bytes(),
+                _ => 1,
+            }
         })
     }
 
@@ -58,11 +71,11 @@ impl VdevTree {
     #[must_use]
     pub fn offset_after(&self, vdev: VdevId, leaf_offset: u64) -> u64 {
         self.current.look(vdev, |topology| {
-            let width = topology.tops.get(vdev.0 as usize).map_or(1, |top| match &topology.node(top.node).kind {
-                Kind::Raidz(raidz) => raidz.physical_width(),
-                _ => 1,
-            });
-            leaf_offset.saturating_mul(width)
+            match topology.tops.get(vdev.0 as usize).map(|top| &topology.node(top.node).kind) {
+                Some(Kind::Raidz(raidz)) => leaf_offset.saturating_mul(raidz.physical_width()),
+                Some(Kind::Draid(draid)) => draid.offset_after(leaf_offset),
+                _ => leaf_offset,
+            }
         })
     }
 
@@ -104,18 +117,30 @@ impl Topology {
         }
     }
 
-    fn part_of_leaf(&self, node: &Node, leaf: Guid, range: Range<u64>) -> Option<Range<u64>> {
+    fn parts_of_leaf(&self, node: &Node, leaf: Guid, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         match &node.kind {
-            Kind::Leaf(_) => (node.guid == leaf).then_some(range),
-            // As deep as the configuration, which is bounded.
-            Kind::Mirror => {
-                node.children.iter().find_map(|child| self.part_of_leaf(self.node(*child), leaf, range.clone()))
+            Kind::Raidz(raidz) => {
+                let child = self.child_with(node, leaf)?;
+                raidz.part_of_child(child, range).map(|part| vec![part])
             }
-            Kind::Raidz(raidz) => (0..).zip(&node.children).find_map(|(index, child)| {
-                let part = raidz.part_of_child(index, range.clone())?;
-                self.part_of_leaf(self.node(*child), leaf, part)
-            }),
-            _ => None,
+            Kind::Draid(draid) => Some(draid.parts_of_child(self.child_with(node, leaf)?, range)),
+            _ => self.has_in_full(node, leaf).then(|| vec![range]),
+        }
+    }
+
+    /// The child of a raidz or draid that a leaf is, or below which it has all that the child has.
+    fn child_with(&self, node: &Node, leaf: Guid) -> Option<u64> {
+        let child = node.children.iter().position(|child| self.has_in_full(self.node(*child), leaf))?;
+        Some(child as u64)
+    }
+
+    /// A leaf is this vdev, or has all that it has.
+    fn has_in_full(&self, node: &Node, leaf: Guid) -> bool {
+        match &node.kind {
+            Kind::Leaf(_) => node.guid == leaf,
+            // As deep as the configuration, which is bounded.
+            Kind::Mirror => node.children.iter().any(|child| self.has_in_full(self.node(*child), leaf)),
+            _ => false,
         }
     }
 }

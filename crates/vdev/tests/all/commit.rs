@@ -62,7 +62,7 @@ fn labels_and_uberblocks_are_those_that_openzfs_writes() {
         let found = probed(&runtime, &ours);
         assert_eq!(found.good_labels(), 4);
         assert!(found.labels.iter().all(|label| label.boot_env.is_ok()));
-        runtime.block_on(clear(&ours)).unwrap();
+        runtime.block_on(clear(&ours, &found)).unwrap();
         assert!(probed(&runtime, &ours).labels.iter().all(|label| label.config == Err(LabelProblem::Empty)));
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cenote_admin::{ClearDevicesRequest, ClearRequest, NamedDevice};
+use cenote_host::CacheFile;
 use cenote_server::verbs::find_devices;
 
 use crate::prelude::*;
@@ -44,6 +45,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let Some(pool) = context.served() else {
         // Nothing is counted from one command to the next but what the error log has.
         context.check_reachable(&args.pool).await?;
+        if CacheFile::of_user()?.pools()?.get(&args.pool).is_some_and(|entry| entry.readonly) {
+            bail!("cannot clear errors for {}: pool is read-only", args.pool);
+        }
         let view = context.open_pool(&args.pool).await?;
         // And what a process that had the pool has recorded of its devices.
         let is_ailing = view.vdevs().leaves().iter().any(|leaf| leaf.state.degraded);
@@ -61,10 +65,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         Some(resumed) => resumed.with_context(cannot)?,
         None => bail!("{}: devices have not answered for {} s", cannot(), ANSWER_TIME_MAX.as_secs()),
     }
-    match pool.check_errors_again().await {
+    match context.carry_out(&ClearRequest(args.pool.clone())).await {
         // A pool that was to be closed went on to that.
         Err(_) if pool.is_closing() => {}
-        checked => drop(checked.with_context(cannot)?),
+        cleared => cleared.with_context(cannot)?,
     }
     Ok(Outcome::Good)
 }

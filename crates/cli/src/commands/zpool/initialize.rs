@@ -70,6 +70,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         action,
         devices: Vec::new(),
         is_of_all: false,
+        is_secure: false,
         waits: args.wait,
         words: (flags, args.devices),
     };

@@ -1,5 +1,7 @@
 //! `zpool reguid`.
 
+use std::num::ParseIntError;
+
 use cenote_admin::ReguidRequest;
 
 use crate::prelude::*;
@@ -9,11 +11,18 @@ use crate::prelude::*;
 /// All devices of the pool have to be online.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// The guid; one is drawn if it is left out.
-    #[arg(short = 'g', value_name = "GUID")]
+    /// The guid; one is drawn if it is left out. A negative one counts from 2^64 down.
+    #[arg(short = 'g', value_name = "GUID", value_parser = parse_guid, allow_negative_numbers = true)]
     guid: Option<u64>,
     /// The pool.
     pool: String,
+}
+
+fn parse_guid(word: &str) -> Result<u64, ParseIntError> {
+    match word.strip_prefix('-') {
+        Some(number) => number.parse().map(u64::wrapping_neg),
+        None => word.parse(),
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {

@@ -5,7 +5,9 @@ use cenote_host::CacheFile;
 use cenote_server::{ServerError, exporting};
 
 use crate::commands::verify;
+use crate::outcome::usage;
 use crate::prelude::*;
+use crate::time;
 
 /// Read all blocks of a pool in all their copies, and write bad copies again.
 ///
@@ -31,10 +33,10 @@ pub(crate) struct Args {
     /// Only what is newer than the last scrub (property 'last_scrubbed_txg').
     #[arg(short = 'C', conflicts_with_all = ["stop", "pause"])]
     continued: bool,
-    /// Only what is newer than a date: not supported yet.
+    /// Only what was written from a date on: 2026-11-30, or '2026-11-30 13:50', of local time. The pool needs OpenZFS 2.4's log of its txgs' times.
     #[arg(short = 'S', value_name = "DATE", conflicts_with_all = ["stop", "pause", "errors", "continued"])]
     start_date: Option<String>,
-    /// Only what is older than a date: not supported yet.
+    /// Only what was written up to a date, that day or minute included.
     #[arg(short = 'E', value_name = "DATE", conflicts_with_all = ["stop", "pause", "errors", "continued"])]
     end_date: Option<String>,
     /// All pools that are imported.
@@ -58,12 +60,10 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.start_date.is_some() || args.end_date.is_some() {
-        let flag = if args.start_date.is_some() { "-S" } else { "-E" };
-        anyhow::bail!(
-            "not supported yet: zpool scrub {flag}; 'zpool scrub -C' covers what is newer than the last scrub, and \
-             'zpool scrub' the whole pool"
-        );
+    let time_of = |date: &Option<String>, is_end| date.as_deref().map(|date| time::of_date(date, is_end)).transpose();
+    let (start_s, end_s) = (time_of(&args.start_date, false)?, time_of(&args.end_date, true)?);
+    if start_s.zip(end_s).is_some_and(|(start_s, end_s)| start_s > end_s) {
+        return Err(usage("invalid arguments: end date has to be later than start date"));
     }
     if args.all && args.pools.is_empty() {
         // All of them are parts of this command, and there are none.
@@ -79,15 +79,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         ScrubAction::StartErrors
     } else if args.continued {
         ScrubAction::StartSinceLast
+    } else if start_s.is_some() || end_s.is_some() {
+        ScrubAction::StartBetween { start_s, end_s }
     } else {
         ScrubAction::Start
     };
     let mut failed = false;
     for pool in args.pools {
-        if action == ScrubAction::Start && CacheFile::of_user()?.pools()?.get(&pool).is_some_and(|entry| entry.readonly)
-        {
+        let reads =
+            matches!(action, ScrubAction::Start | ScrubAction::StartSinceLast | ScrubAction::StartBetween { .. });
+        if reads && CacheFile::of_user()?.pools()?.get(&pool).is_some_and(|entry| entry.readonly) {
+            let part = if action == ScrubAction::Start { "" } else { "; the whole pool is read" };
             context.advise(format!(
-                "pool '{pool}' is imported with readonly=on: what is bad is reported, and stays as it is"
+                "pool '{pool}' is imported with readonly=on: what is bad is reported, and stays as it is{part}"
             ));
             let reads = verify::run(context, verify::Args::of(pool, true, false));
             failed |= Box::pin(reads).await? != Outcome::Good;
@@ -100,7 +104,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 return Err(error.into());
             }
             let verb = match action {
-                ScrubAction::Start | ScrubAction::StartSinceLast => "scrub",
+                ScrubAction::Start | ScrubAction::StartSinceLast | ScrubAction::StartBetween { .. } => "scrub",
                 ScrubAction::StartErrors => "error scrub",
                 ScrubAction::Pause => "pause scrubbing",
                 ScrubAction::Stop => "cancel scrubbing",

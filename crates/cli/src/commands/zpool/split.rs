@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Only show what the new pool would be.
     #[arg(short = 'n')]
     dry_run: bool,
-    /// Load keys: not supported yet.
+    /// Load the keys of the new pool. No process keeps keys here, so a pool with encrypted datasets is refused; '--key' gives one to a command.
     #[arg(short = 'l', requires = "root")]
     load_keys: bool,
     /// Import the new pool, with mount points below this folder. Nothing is mounted by that.
@@ -43,9 +43,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.load_keys {
-        bail!("not supported yet: -l; '--key DATASET=FILE' loads a key for each command that needs it");
-    }
     if args.properties.iter().any(|setting| !setting.contains('=')) {
         bail!("not supported yet: mount options; nothing is mounted by a split");
     }
@@ -57,6 +54,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         folder: args.folder,
         settings: args.properties,
         altroot: args.root,
+        loads_keys: args.load_keys,
     };
     if args.dry_run {
         let text = splitting.describe(context, &|leaf| names.of(leaf, leaf.path.as_deref(), false)).await?;

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Give it up.
     #[arg(short = 'c', conflicts_with_all = ["suspend", "wait", "rate"])]
     cancel: bool,
-    /// Have the devices overwrite it: not supported yet.
+    /// Have the devices erase it. No device is known that can: it is refused for each, as for files in OpenZFS.
     #[arg(short = 'd')]
     secure: bool,
     /// Bytes a second for each device, such as 500M; as fast as they can if it is left out.
@@ -54,9 +54,6 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.secure {
-        anyhow::bail!("not supported yet: -d; overwrite the free space with 'zpool initialize' before 'zpool trim'");
-    }
     let Some(pool) = args.pool else {
         // All pools are parts of this command, and there are none.
         exporting::names_of_all()?;
@@ -72,7 +69,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         (_, true) => LeafAction::Suspend,
         _ => LeafAction::Start { rate_bytes },
     };
-    let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.wait, "-w")];
+    let flags = [(args.cancel, "-c"), (args.secure, "-d"), (args.suspend, "-s"), (args.wait, "-w")];
     let mut flags: Vec<String> =
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
     flags.extend(args.rate.iter().flat_map(|rate| ["-r".to_owned(), rate.clone()]));
@@ -82,6 +79,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         action,
         devices: Vec::new(),
         is_of_all: false,
+        is_secure: args.secure,
         waits: args.wait,
         words: (flags, args.devices),
     };

@@ -206,7 +206,10 @@ impl Copying {
 
 /// Reads both.
 pub(super) async fn read(view: &Facts) -> Result<Scanned> {
-    let (scan, checkpoint) = (view.pool.scan().await?, view.pool.checkpoint().await?);
+    let (on_disk, checkpoint) = (view.pool.scan().await?, view.pool.checkpoint().await?);
+    let is_same =
+        |newer: &ScanPhys| on_disk.is_some_and(|scan| scan.start_time == newer.start_time && scan.state == newer.state);
+    let scan = view.unreported.scan.filter(is_same).or(on_disk);
     let error_scrub = view.pool.error_scrub().await?;
     let checkpoint = match checkpoint {
         Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
@@ -429,7 +432,7 @@ fn running(
         nicebytes(issued),
         nicebytes(to_read),
         rate(issued),
-        nicebytes(scan.processed_bytes)
+        nicebytes(scan.processed_bytes.saturating_add(unreported.processed_bytes))
     )
 }
 

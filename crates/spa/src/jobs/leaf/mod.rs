@@ -9,7 +9,7 @@
 //! up to which all is done. Each of the two programs goes on with what the other has begun.
 //!
 //! **Life.** `start` writes ACTIVE in the open txg, and begins a worker → the worker holds the next free range of the top-level vdev
-//! (`Space::hold_free`: it is free, and nothing is placed there), writes or trims the leaf's part of it, lets go, and reports how far it has come →
+//! (`Space::hold_free`: it is free, and nothing is placed there), writes or trims the leaf's parts of it, lets go, and reports how far it has come →
 //! each txg's slice writes the offset → after the last range COMPLETE. `suspend` keeps the offset and `cancel` does not; both end the worker's
 //! round. A pool that is opened begins workers for what is ACTIVE.
 //!
@@ -165,6 +165,8 @@ pub(crate) enum Reached {
     End(u64),
     /// Its device cannot do that, in words.
     Unsupported(String),
+    /// It is faulted (OpenZFS gives the work up then).
+    Faulted,
 }
 
 #[derive(Default)]
@@ -292,7 +294,9 @@ impl LeafWork {
                 self.end(key);
                 continue;
             };
-            let Some(reached) = self.seat.take(key) else { continue };
+            let reported = self.seat.take(key);
+            let reached = if leaf.state.faulted { Some(Reached::Faulted) } else { reported };
+            let Some(reached) = reached else { continue };
             let object = rooms.mos.objset.object(leaf.leaf_zap).await?;
             let (_, record) = self.active.get_mut(&key).expect("it is looked at");
             let state = match &reached {
@@ -307,7 +311,7 @@ impl LeafWork {
                     record.offset_bytes = record.offset_bytes.max(*offset);
                     LeafWorkState::Complete
                 }
-                Reached::Unsupported(_) => LeafWorkState::Canceled,
+                Reached::Unsupported(_) | Reached::Faulted => LeafWorkState::Canceled,
             };
             let record = LeafRecord { state, time_s: rooms.time_s(), ..*record };
             LeafRecord::write(rooms, &object, kind, Some(&record)).await?;
@@ -316,7 +320,7 @@ impl LeafWork {
                 Reached::Unsupported(reason) => Some(reason),
                 _ => None,
             };
-            ended.push(EndedWork { key, is_complete: reason.is_none(), reason });
+            ended.push(EndedWork { key, is_complete: state == LeafWorkState::Complete, reason });
         }
         Ok(ended)
     }

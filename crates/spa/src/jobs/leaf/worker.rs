@@ -1,6 +1,7 @@
 //! The worker on a leaf: holds free space, has it written or trimmed, and reports.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -65,8 +66,8 @@ pub(crate) async fn work(worker: Worker) {
         };
         let Some(tree) = worker.tree.upgrade() else { return };
         let range = held.range();
-        let Some(part) = tree.part_of_leaf(worker.vdev, key.0, range.clone()) else {
-            // It is being replaced, or has left.
+        let Some(parts) = tree.parts_of_leaf(worker.vdev, key.0, range.clone()) else {
+            // It is being replaced, or has left, or its raidz is expanded.
             drop((held, tree));
             worker.handle.sleep(AGAIN_AFTER).await;
             continue;
@@ -76,7 +77,13 @@ pub(crate) async fn work(worker: Worker) {
         if held.is_none() {
             worker.handle.sleep(AGAIN_AFTER / 50).await;
         }
-        match worker.write(&tree, part.clone(), &pattern).await {
+        // A part of a row is held again, with the rest of the row.
+        let row = tree.row_bytes(worker.vdev);
+        next = if range.end / row * row > range.start { range.end / row * row } else { range.end };
+        // An older round has done what lies before its offset.
+        let left: Vec<Range<u64>> =
+            parts.into_iter().map(|part| part.start.max(done)..part.end).filter(|part| !part.is_empty()).collect();
+        match worker.write_parts(&tree, &left, &pattern).await {
             Left::Done => {}
             Left::NotWanted => return,
             Left::Failed(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -86,14 +93,17 @@ pub(crate) async fn work(worker: Worker) {
             }
             Left::Failed(_) => {
                 drop((held, tree));
+                next = range.start;
                 worker.handle.sleep(AGAIN_AFTER).await;
                 continue;
             }
         }
         drop((held, tree));
-        (next, done) = (range.end, part.end);
-        let bytes = part.end - part.start;
-        worker.seat.report(key, round, Reached::Offset(part.end), bytes);
+        let Some(last) = left.last() else { continue };
+        assert!(last.end > done, "work goes forward on the leaf as it does on the vdev");
+        done = last.end;
+        let bytes = left.iter().map(|part| part.end - part.start).sum::<u64>();
+        worker.seat.report(key, round, Reached::Offset(done), bytes);
         if worker.handle.now() - recorded >= RECORDED_AFTER {
             recorded = worker.handle.now();
             (worker.want_txg)();
@@ -113,8 +123,18 @@ fn pattern() -> Block {
 }
 
 impl Worker {
+    async fn write_parts(&self, tree: &Arc<VdevTree>, parts: &[Range<u64>], pattern: &Block) -> Left {
+        for part in parts {
+            match self.write(tree, part.clone(), pattern).await {
+                Left::Done => {}
+                other => return other,
+            }
+        }
+        Left::Done
+    }
+
     /// Has a part of the leaf written, or its device told of it.
-    async fn write(&self, tree: &Arc<VdevTree>, part: std::ops::Range<u64>, pattern: &Block) -> Left {
+    async fn write(&self, tree: &Arc<VdevTree>, part: Range<u64>, pattern: &Block) -> Left {
         let (leaf, kind): (Guid, LeafWorkKind) = self.key;
         let step = match kind {
             LeafWorkKind::Initialize => CHUNK_BYTES,

@@ -19,7 +19,7 @@
 //! **Invariants.**
 //! 1. The datasets that the entry names exist in the same txg: a txg that changed any writes the place anew. (OpenZFS does not import a pool whose scan names a
 //!    dataset that is gone.) If the MOS's objects cannot be listed, the scan is written as at its beginning, which names none.
-//! 2. What the place on disk says is visited was visited, and its repairs are stable when the txg is.
+//! 2. What the place on disk says is visited was visited, and its repairs are stable when the txg is. What a resilver could not write again is not behind it.
 //! 3. Nothing is shortened in a DTL but by a scan that went from a txg before all that was missed to its end.
 //!
 //! **Rejected.** *A cursor of our own beside OpenZFS's*: two truths, of which one does not know what the other's owner did.
@@ -101,6 +101,8 @@ pub struct ScanReport {
     pub unrepaired: BTreeMap<Guid, Dtl>,
     /// The txgs of blocks of which something is bad and nothing was written: their place was not kept, or their vdev cannot be repaired now.
     pub unmended: Dtl,
+    /// A block could not be written again since devices were being changed, or the pool is suspended: it is to be visited again.
+    pub is_refused: bool,
 }
 
 impl ScanReport {
@@ -114,6 +116,7 @@ impl ScanReport {
             self.unrepaired.entry(guid).or_default().absorb(&txgs);
         }
         self.unmended.absorb(&later.unmended);
+        self.is_refused |= later.is_refused;
     }
 }
 
@@ -135,6 +138,8 @@ pub struct ScanOrder {
     pub memory_bytes: u64,
     /// The longest time before what was gathered is read.
     pub patience: Duration,
+    /// The worker stands still when it has reported so many bytes; for tests.
+    pub issue_bytes_max: Option<u64>,
 }
 
 impl Default for ScanOrder {
@@ -150,17 +155,22 @@ impl ScanOrder {
         Self {
             memory_bytes: if tunables.zfs_scan_legacy { 0 } else { memory_bytes },
             patience: Duration::from_secs(tunables.zfs_scan_checkpoint_intval),
+            issue_bytes_max: Some(tunables.zfs_scan_issue_bytes_max).filter(|bytes| *bytes > 0),
         }
     }
 }
 
-/// The work of a worker since its last report.
+/// The work of a worker since its last report, and the scan as of that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unreported {
+    /// With all that was reported: the record on disk is written now and then. None before the first report of a round.
+    pub scan: Option<ScanPhys>,
     /// Bytes of blocks that it has come to and gathered, all copies.
     pub gathered_bytes: u64,
     /// Those of them that it has read.
     pub read_bytes: u64,
+    /// Those that it has written again.
+    pub processed_bytes: u64,
 }
 
 /// How far a worker is.
@@ -184,6 +194,7 @@ struct Seat {
     unreported: Unreported,
     /// Those bytes that the report has, which no slice has taken yet.
     told_bytes: u64,
+    told_processed_bytes: u64,
     order: ScanOrder,
     is_closed: bool,
 }
@@ -224,12 +235,13 @@ impl ScanSeat {
         if seat.task.as_ref().is_none_or(|task| task.round != round) {
             return;
         }
+        assert!(!report.is_refused, "blocks that are to be visited again are not reported");
         let (before, reached) = seat.report.take().unzip();
         assert!(seat.told_bytes <= seat.unreported.read_bytes, "reports are of ever more bytes");
         assert!(!matches!(reached, Some(Reached::End)), "nothing comes after the end");
         let mut sum: ScanReport = before.unwrap_or_default();
         sum.add(report);
-        seat.told_bytes = seat.unreported.read_bytes;
+        (seat.told_bytes, seat.told_processed_bytes) = (seat.unreported.read_bytes, seat.unreported.processed_bytes);
         seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
     }
 
@@ -251,12 +263,18 @@ impl ScanSeat {
         }
     }
 
-    /// Says that it has read so many bytes of them more.
-    pub fn reads(&self, round: u64, bytes: u64) {
+    /// Says that it has read so many bytes of them more, and written so many again.
+    pub fn reads(&self, round: u64, bytes: u64, processed_bytes: u64) {
         let mut seat = self.0.0.lock();
         if seat.task.as_ref().is_some_and(|task| task.round == round) {
             seat.unreported.read_bytes = seat.unreported.read_bytes.saturating_add(bytes);
+            seat.unreported.processed_bytes = seat.unreported.processed_bytes.saturating_add(processed_bytes);
         }
+    }
+
+    /// The scan as of the last report.
+    fn counted(&self, scan: ScanPhys) {
+        self.0.0.lock().unreported.scan = Some(scan);
     }
 
     /// The work since the last report.
@@ -284,7 +302,7 @@ impl ScanSeat {
         let round = seat.round;
         seat.task = work.map(|work| ScanTask { round, work });
         (seat.report, seat.errors) = (None, None);
-        (seat.unreported, seat.told_bytes) = (Unreported::default(), 0);
+        (seat.unreported, seat.told_bytes, seat.told_processed_bytes) = (Unreported::default(), 0, 0);
         drop(seat);
         self.0.1.all();
     }
@@ -294,6 +312,7 @@ impl ScanSeat {
         let told_bytes = std::mem::take(&mut seat.told_bytes);
         assert!(told_bytes <= seat.unreported.read_bytes, "a report is of bytes that were read");
         seat.unreported.read_bytes -= told_bytes;
+        seat.unreported.processed_bytes -= std::mem::take(&mut seat.told_processed_bytes);
         seat.report.take()
     }
 
@@ -314,7 +333,7 @@ pub(crate) struct EndedScan {
     pub(crate) phys: ScanPhys,
     /// All was visited; it was given up otherwise.
     pub(crate) is_complete: bool,
-    /// The txgs of blocks that could not be written again; none where a part of the scan was another process's, which knew them.
+    /// The txgs of blocks that could not be written again; none where an earlier process met errors, and nobody knows of which txgs.
     pub(crate) unrepaired: Option<Unrepaired>,
 }
 
@@ -328,6 +347,10 @@ pub(crate) struct Unrepaired {
 }
 
 impl Unrepaired {
+    fn is_empty(&self) -> bool {
+        self.any.is_empty() && self.leaves.values().all(Dtl::is_empty)
+    }
+
     /// Those that a leaf lacks which has missed these.
     pub(crate) fn of(&self, guid: Guid, missed: &Dtl) -> Dtl {
         let mut all = self.leaves.get(&guid).cloned().unwrap_or_default();
@@ -347,11 +370,14 @@ pub(crate) struct Scan {
     /// As the MOS has it, but for the place.
     phys: Option<ScanPhys>,
     place: Option<ScanPlace>,
+    /// The same, as it is written down: that of a resilver stays before the first block that could not be written again, since a pool that is opened again
+    /// knows nothing of that block.
+    kept_place: Option<ScanPlace>,
     seat: ScanSeat,
     progress: Progress,
     unrepaired: Unrepaired,
-    /// It began in this process.
-    is_own: bool,
+    /// It met errors before this process had the pool, which does not know where.
+    has_foreign_errors: bool,
     /// When the place was written.
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
@@ -377,6 +403,7 @@ impl Scan {
             // One whose place cannot be read begins anew.
             let place = ScanPlace::read(mos, &phys, txg).await;
             scan.place = Some(place.unwrap_or_else(|_| ScanPlace::start()));
+            (scan.kept_place, scan.has_foreign_errors) = (scan.place.clone(), phys.error_count > 0);
             scan.put();
         }
         Ok(scan)
@@ -450,9 +477,9 @@ impl Scan {
             to_examine_bytes,
             ..ScanPhys::default()
         });
-        self.place = Some(ScanPlace::start());
+        (self.place, self.kept_place) = (Some(ScanPlace::start()), Some(ScanPlace::start()));
         self.progress = Progress { left_bytes: to_examine_bytes, ..Progress::default() };
-        (self.is_own, self.kept) = (true, Some(rooms.handle.now()));
+        (self.has_foreign_errors, self.kept) = (false, Some(rooms.handle.now()));
         self.unrepaired = Unrepaired::default();
         self.put();
         self.write(rooms).await
@@ -492,11 +519,15 @@ impl Scan {
             self.unrepaired.leaves.entry(guid).or_default().absorb(&txgs);
         }
         self.unrepaired.any.absorb(&report.unmended);
+        self.seat.counted(*phys);
         match reached {
             Reached::End => true,
             Reached::Place(place) => {
                 // One where a scan cannot go on is passed by: the last stays.
                 if place.can_be_kept() {
+                    if phys.function != ScanFunction::RESILVER || self.unrepaired.is_empty() {
+                        self.kept_place = Some(place.clone());
+                    }
                     self.place = Some(place);
                 }
                 false
@@ -535,22 +566,22 @@ impl Scan {
         phys.state = if is_complete { ScanState::FINISHED } else { ScanState::CANCELED };
         phys.end_time = time_s;
         let phys = *phys;
-        self.place = None;
+        (self.place, self.kept_place) = (None, None);
         self.put();
         self.write(rooms).await?;
         let unrepaired = std::mem::take(&mut self.unrepaired);
-        Ok(EndedScan { phys, is_complete, unrepaired: self.is_own.then_some(unrepaired) })
+        Ok(EndedScan { phys, is_complete, unrepaired: (!self.has_foreign_errors).then_some(unrepaired) })
     }
 
     /// Writes the state with the place.
     async fn keep(&mut self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
         if mutant::is(Mutant::ScanAhead)
-            && let Some(place) = &mut self.place
+            && let Some(place) = &mut self.kept_place
         {
             place.walked.extend(place.current.take());
             place.next = Bookmark::objset(ObjsetId(u64::MAX));
         }
-        let (Some(mut phys), Some(place)) = (self.phys, &self.place) else { return Ok(()) };
+        let (Some(mut phys), Some(place)) = (self.phys, &self.kept_place) else { return Ok(()) };
         let (mos, txg) = (&rooms.mos.objset, rooms.txg);
         let queue = match place.words(mos, &mut phys).await {
             Ok(queue) => queue,

@@ -5,6 +5,9 @@
 //! snapshot or head, and clones) are put into the queue. So what is not visited yet is the dataset at hand, the queue, and all that comes after one of these.
 //! A bookmark of zeros is the beginning.
 //!
+//! OpenZFS reads the blocks of deduplication tables before all others, by a cursor of its own (`ddt_bookmark`), and leaves them out of datasets up to a
+//! class of tables. Cenote reads them where datasets have them. So beside a bookmark of ours no class is left out, and that cursor is at its end.
+//!
 //! **In memory** it is what the walk has: trees that were walked, each found again by its deadlist, whatever dataset has it by then.
 //!
 //! **Invariant.** None of the dataset at hand and those of the queue comes after another one of them: OpenZFS panics where it is to put a dataset into the
@@ -25,6 +28,8 @@ use cenote_zio::Bookmark;
 const ENTRIES_MAX: usize = 1 << 24;
 /// Objects from here on hold the space that users have; a walk does not stop in them, and OpenZFS's does not either.
 const ACCOUNTING_OBJECTS: u64 = u64::MAX - 2;
+/// The lowest class of deduplication tables (`DDT_CLASS_DITTO`), in which no pool has blocks.
+const DITTO_CLASS: u64 = 0;
 
 /// How a dataset's tree is found again at a later txg: a snapshot takes over the deadlist of its head, and a tree that changes its dataset takes its
 /// deadlist along.
@@ -149,6 +154,7 @@ impl ScanPlace {
             if self.next.level == 0 {
                 phys.bookmark = ZBookmark { object: self.next.object, block: self.next.block.0, ..phys.bookmark };
             }
+            end_tables(phys);
             return Ok(Vec::new());
         }
         let datasets = datasets(mos).await?;
@@ -191,8 +197,19 @@ impl ScanPlace {
             level: i64::from(next.level),
             block: next.block.0,
         };
+        end_tables(phys);
         Ok(queue)
     }
+}
+
+/// Has OpenZFS not go through deduplication tables, which it does before the first bookmark alone: unless it has done so, all blocks are datasets'.
+fn end_tables(phys: &mut ScanPhys) {
+    if phys.bookmark != ZBookmark::default() && !phys.has_walked_tables() {
+        phys.ddt_class_max = DITTO_CLASS;
+        phys.ddt_bookmark = Default::default();
+        phys.ddt_bookmark.class = DITTO_CLASS + 1;
+    }
+    assert!(phys.bookmark == ZBookmark::default() || phys.has_walked_tables(), "OpenZFS begins with the tables");
 }
 
 /// Those that are left and come after no other one that is left.
