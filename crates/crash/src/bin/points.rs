@@ -2,7 +2,8 @@
 //! so many steps, each cut in every moment, on every layout.
 //!
 //! With `--points` about so many points of each run are judged, with `--stride` only each so manyth script is run, and with `--seconds`
-//! none is begun later. `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other or the one that is
+//! none is begun later. `points --jobs` cuts jobs of pools instead, all of them or the one that `--job` names, and prints the counts of each.
+//! `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other or the one that is
 //! named, and says whether so many scripts find them. A failure is said with its script's number,
 //! which is all that is needed to have it again: `points --steps N --first NUMBER --count 1`.
 
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cenote_crash::points::jobs::{CASES, JobRun, JobTally};
 use cenote_crash::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
@@ -17,9 +19,12 @@ use cenote_testkit::campaign::{note_panics, watch};
 const USAGE: &str =
     "usage: points [--steps N] [--count SCRIPTS] [--first SCRIPT] [--stride N] [--points N] [--draws N] [--seconds N] \
                      [--every SECONDS] [--zdb]
-       points --mutants SCRIPTS [--mutant NAME]";
+       points --mutants SCRIPTS [--mutant NAME]
+       points --jobs [--job NAME] [--points N] [--draws N] [--seed N] [--zdb]";
 /// Real seconds that a script may take before the watchdog ends the program.
 const SECONDS_MAX: u64 = 1200;
+/// The same of a job, of which all points are judged.
+const JOB_SECONDS_MAX: u64 = 6 * 3600;
 /// Characters that are shown of a failure by which a bug was found.
 const FOUND_CHARACTERS_MAX: usize = 300;
 
@@ -38,6 +43,12 @@ struct Arguments {
     mutants: Option<u64>,
     /// This bug alone.
     mutant: Option<Mutant>,
+    /// Jobs are cut, and not scripts.
+    is_of_jobs: bool,
+    /// This job alone.
+    job: Option<String>,
+    /// Of jobs.
+    seed: u64,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -52,6 +63,9 @@ fn arguments() -> Option<Arguments> {
         every: 0,
         mutants: None,
         mutant: None,
+        is_of_jobs: false,
+        job: None,
+        seed: 1,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -69,6 +83,12 @@ fn arguments() -> Option<Arguments> {
                 let name = args.next()?;
                 found.mutant = Some(LOG_MUTANTS.into_iter().find(|mutant| mutant.name() == name)?);
             }
+            "--jobs" => found.is_of_jobs = true,
+            "--job" => {
+                found.is_of_jobs = true;
+                found.job = Some(args.next().filter(|name| CASES.iter().any(|case| case.name == name))?);
+            }
+            "--seed" => found.seed = args.next()?.parse().ok()?,
             "--zdb" => found.wanted.has_zdb = true,
             _ => return None,
         }
@@ -82,6 +102,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     note_panics();
+    if arguments.is_of_jobs {
+        return if cut_jobs(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let made = SHAPES.iter().map(|shape| Base::make(shape).map_err(|why| format!("{}: {why}", shape.words)));
     let is_good = match (made.collect::<Result<Vec<Base>, String>>(), arguments.mutants) {
         (Err(why), _) => {
@@ -92,6 +115,26 @@ fn main() -> ExitCode {
         (Ok(bases), None) => explore(&arguments, &bases),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Cuts jobs, and says the counts of each.
+fn cut_jobs(arguments: &Arguments) -> bool {
+    let current = watch("job", Duration::from_secs(JOB_SECONDS_MAX));
+    let (mut failed, mut points) = (0_u64, 0);
+    let is_wanted = |name: &str| arguments.job.as_deref().is_none_or(|job| job == name);
+    for (number, case) in (1..).zip(CASES).filter(|(_, case)| is_wanted(case.name)) {
+        current.store(number, Ordering::Relaxed);
+        let (started, mut tally) = (Instant::now(), JobTally::default());
+        let judged = JobRun::of(case, arguments.seed).and_then(|run| run.judge(&arguments.wanted, &mut tally));
+        points += tally.points;
+        println!("{}: {tally} in {:.1} s", case.name, started.elapsed().as_secs_f64());
+        if let Err(why) = judged {
+            failed += 1;
+            println!("FAILED {why}");
+        }
+    }
+    println!("{points} points of jobs, {failed} jobs failed");
+    failed == 0
 }
 
 /// Has the engine have one bug after the other; whether all were found.

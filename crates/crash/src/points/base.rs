@@ -152,6 +152,13 @@ impl Base {
 async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), String> {
     let options = cenote_sim::options("written", shape.tops(handle, machine).await?, shape.ashift);
     let pool = cenote_sim::new_pool(handle, options).await.map_err(words)?;
+    let Opened { pool, files, volume } = fill(pool, shape.is_for_throughput).await?;
+    drop((files, volume));
+    pool.export().await.map_err(words)
+}
+
+/// Makes the datasets of a new pool with all that is in them at first, and has txgs written in the background from then on.
+pub(super) async fn fill(pool: Pool, is_for_throughput: bool) -> Result<Opened, String> {
     let head = pool.create_dataset(FILE_SYSTEM, ObjsetType::Zfs).await.map_err(words)?;
     let spec = NodeSpec { mode: 0o755, ..NodeSpec::default() };
     BulkWriter::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
@@ -163,7 +170,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
     let pool = pool.start(TxTunables::default()).await;
     let log = Arc::new(cenote_taskq::sync::Mutex::new(Log::new(Files::default())));
     let range = Range { bytes: vec![0; RANGE_BYTES], ..range() };
-    let Opened { pool, files, volume } = datasets(pool, shape, &log, true).await?;
+    let Opened { pool, files, volume } = datasets(pool, is_for_throughput, &log, true).await?;
     for change in changes() {
         files.make_noted(&change).await?;
     }
@@ -171,8 +178,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
     let bytes = crate::model::content(4, len);
     volume.write(range.offset_bytes + at as u64, &bytes).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
-    drop((files, volume));
-    pool.export().await.map_err(words)
+    Ok(Opened { pool, files, volume })
 }
 
 /// Opens the pool to be written, with its datasets, whose logs are replayed.
@@ -185,15 +191,21 @@ pub(super) async fn open(
     let options = cenote_spa::WriteOptions { clock: cenote_spa::Clock::Now, host: crate::life::host(), check: true };
     let pool = cenote_spa::open(handle, found(handle, &machine.paths).await?, &import_options(), options).await;
     let pool = pool.map_err(|error| format!("to be written: {error}"))?;
-    datasets(pool.start(TxTunables::default()).await, shape, log, false).await
+    datasets(pool.start(TxTunables::default()).await, shape.is_for_throughput, log, false).await
 }
 
-async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) -> Result<Opened, String> {
+/// Opens the datasets, which replays their logs.
+pub(super) async fn datasets(
+    pool: Pool,
+    is_for_throughput: bool,
+    log: &Shared<Files>,
+    is_new: bool,
+) -> Result<Opened, String> {
     let head = pool.open_head(FILE_SYSTEM).await.map_err(words)?;
     let turn = Turn::default();
     let source = Arc::new(Noting::new(head.clone(), turn.clone()));
     let zil = Arc::new(head.log_through(source, SyncMode::Standard));
-    zil.set_for_throughput(shape.is_for_throughput);
+    zil.set_for_throughput(is_for_throughput);
     let options = FileSystemOptions { record_bytes: RECORD_BYTES, ..FileSystemOptions::default() };
     let fs = FileSystem::open_logged(head.objset(), zil.clone(), options).await;
     let fs = fs.map_err(|error| format!("{FILE_SYSTEM}: {error}"))?;
@@ -210,6 +222,6 @@ async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) 
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     let volume = LiveVolume::open(head.objset(), head.log(SyncMode::Standard)).await.map_err(words)?;
     volume.replay().await.map_err(|error| format!("{VOLUME}: {error}"))?;
-    volume.set_for_throughput(shape.is_for_throughput);
+    volume.set_for_throughput(is_for_throughput);
     Ok(Opened { pool, files, volume: Arc::new(volume) })
 }

@@ -28,6 +28,8 @@
 //! **Equal disks.** Cuts in neighbouring moments often leave the same bytes, while the promises differ. The result of replay depends on the
 //! disks alone. So within a run equal disks are opened and replayed once, and the result is compared with the promises of each point.
 //!
+//! **Jobs** of a pool are cut in the same way: [`jobs`].
+//!
 //! **Invariants.** 1. A promise counts from the moment in which the client was told. 2. Changes that had not begun are not there.
 //!
 //! **Rejected.** *All subsets of what is in flight*: there are too many; which of them matter is found by the lives, whose cuts draw them.
@@ -35,6 +37,7 @@
 
 mod base;
 mod hunt;
+pub mod jobs;
 mod run;
 mod script;
 mod verdict;

@@ -29,9 +29,9 @@ pub(super) struct Known {
 /// The state that replay has left.
 pub(super) struct Replayed {
     /// The last txg on disk before replay.
-    txg: Txg,
-    files: Seen,
-    range: Vec<u8>,
+    pub(super) txg: Txg,
+    pub(super) files: Seen,
+    pub(super) range: Vec<u8>,
 }
 
 /// Opens the disks that a crash has left, which replays their logs. The result depends on the disks alone, so equal disks need this once.

@@ -170,7 +170,7 @@ fn a_new_leaf_has_all_that_it_should() {
 
 #[test]
 fn bugs_of_rebuilds_are_seen() {
-    // Still to be aimed at: `rebuild-unheld`, whose pools fill up before a place is used again.
+    // `rebuild-unheld` is found where all blocks are overwritten meanwhile (`crates/crash/tests/rebuilt.rs`).
     let mutant = cenote_taskq::mutant::Mutant::RebuildRangeLost.name();
     let told = std::process::Command::new(std::env::current_exe().unwrap())
         .args([BUSY, "--exact", "--nocapture"])
