@@ -336,12 +336,19 @@ impl<'a> Stripe<'a> {
     }
 
     /// The reason why the block could not be read. If there are enough columns, but no choice of suspects gives a block that verifies, no
-    /// child can be blamed: the error names the stripe.
+    /// child can be blamed: the error names the stripe. Its bytes are old where columns of children that have missed the txg were necessary;
+    /// where the others are enough, it has never had the block, or has lost it: the end of an intent log is known by that.
     pub(super) fn failure(mut self) -> Faults {
-        let base = self.rebuild_lost(|cell| *cell == Cell::Dead);
-        if base.is_some_and(|base| self.assemble(&base).is_some()) {
-            let stale = self.cells.iter().any(|cell| matches!(cell, Cell::Have { stale: true, .. }));
-            let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
+        let is_stale = |cell: &Cell| matches!(cell, Cell::Have { stale: true, .. });
+        let comes_without = |is_lost: &dyn Fn(&Cell) -> bool| {
+            self.rebuild_lost(is_lost).is_some_and(|rebuilt| self.assemble(&rebuilt).is_some())
+        };
+        let kind = if comes_without(&|cell| *cell == Cell::Dead || is_stale(cell)) {
+            Some(FaultKind::Checksum)
+        } else {
+            comes_without(&|cell| *cell == Cell::Dead).then_some(FaultKind::Stale)
+        };
+        if let Some(kind) = kind {
             self.faults.add(self.tree.fault(self.node, self.extent, kind));
         }
         self.faults

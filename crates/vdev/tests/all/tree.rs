@@ -270,6 +270,34 @@ fn draid(parity: usize, data: usize, spares: usize, children: Vec<NvList>) -> Nv
     with_children(list, children)
 }
 
+/// A raidz vdev at the end of its redundancy, with children gone and others that have missed the txg, is asked for a block that nobody has written, as
+/// at the end of an intent log. Its other children are enough to tell that the block is not there; where they are not, it may be elsewhere.
+#[test]
+fn a_block_that_was_never_written_is_told_from_one_that_is_lost() {
+    for (parity, gone, stale, may_be_elsewhere) in [
+        (2, &[10][..], &[11][..], false),
+        (2, &[], &[10, 11], false),
+        (3, &[10], &[11, 12], false),
+        (2, &[10], &[11, 12], true),
+        (1, &[10], &[11], true),
+        (2, &[10, 11, 12], &[], true),
+    ] {
+        let made = Made::new(vec![raidz(parity, 12, leaves(10, 5))]);
+        // Only something else that was there before.
+        made.put(0, &pattern(4096 * 3, 5), Txg(9));
+        let tree = made.tree(gone);
+        for guid in stale {
+            assert!(tree.control().unwrap().set_dtl(Guid(*guid), txgs(BIRTH.0..BIRTH.0 + 1)));
+        }
+        let error = read(&made, &tree, 0, &pattern(4096 * 3, 9)).unwrap_err();
+        assert_eq!(
+            error.may_be_elsewhere(),
+            may_be_elsewhere,
+            "raidz{parity} without {gone:?}, {stale:?} stale: {error}"
+        );
+    }
+}
+
 #[test]
 fn more_bad_children_than_parity_cannot_be_helped() {
     for parity in 1..=3 {
