@@ -1,4 +1,4 @@
-//! What OpenZFS's `zpool` and Cenote say of pools in the same state, field by field.
+//! The words of OpenZFS's `zpool` and of Cenote about pools in the same state, field by field.
 //!
 //! `tools/openzfs-vm/seen` leaves a folder for each state, with a file for each question that was asked of the module, of the labels, and of a
 //! server. A field of a document is the value at a path, and the names of an object; of `zpool get` the value and source of a property; of another
@@ -120,7 +120,7 @@ pub(super) fn run(program: &Path, arguments: &[String]) -> Result<()> {
 /// The fields of an answer.
 type Fields = BTreeMap<String, String>;
 
-/// What was found for one kind of question.
+/// The findings for one kind of question.
 #[derive(Default)]
 struct Count {
     fields: usize,

@@ -57,7 +57,7 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
             "Leave all devices attached, and run 'zpool resilver', or mount the pool:\n\tit is resilvered meanwhile.",
         ),
-        // What is only read is not mended.
+        // A pool that is only read is not mended.
         Condition::DeviceErrors if !is_worked_on => (
             "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy.  Applications are unaffected.",
             "Run 'zpool scrub' to have what is bad written again.  Determine if the\n\tdevice needs to be replaced, and clear the errors using 'zpool clear' or\n\treplace the device with 'zpool replace'.",

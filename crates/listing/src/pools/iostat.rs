@@ -61,7 +61,7 @@ pub struct IoTable<'a> {
     pub is_scripted: bool,
     /// Exact numbers (`-p`).
     pub is_exact: bool,
-    /// What scripts told about devices (`-c`).
+    /// The words of scripts about devices (`-c`).
     pub scripts: Option<&'a ScriptColumns>,
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-/// What scripts told about devices.
+/// The words of scripts about devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptColumns {
     columns: Vec<String>,
@@ -16,7 +16,7 @@ pub struct ScriptColumns {
     told: BTreeMap<(String, String), Told>,
 }
 
-/// What they told about one device.
+/// Their words about one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Told {
     values: BTreeMap<String, String>,

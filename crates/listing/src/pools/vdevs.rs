@@ -458,7 +458,7 @@ impl Builder<'_> {
         let metaslab = 1_u64.checked_shl(config.metaslab_shift).unwrap_or(1);
         let aligned = |bytes: u64| bytes / metaslab * metaslab;
         let most = most_bytes(vdev, config);
-        // What a further child brings is there when its expansion has ended.
+        // The space of a further child is there when its expansion has ended.
         let is_expanding = matches!(config.kind, VdevKind::Raidz { expanding: true, .. });
         if most > 0 && !is_expanding {
             vdev.sizes.expandable = aligned(most.saturating_sub(config.asize_bytes));

@@ -472,7 +472,7 @@ fn a_distributed_spare_counts_for_the_child_that_it_stands_for() {
             let readable = offsets.iter().filter(|offset| read(&made, &tree, **offset, &want).is_ok()).count();
             assert_eq!(readable == offsets.len(), is_enough, "{what}: {readable} can be read");
         }
-        // What a spare lacks itself is not made up for.
+        // A block that a spare lacks itself is not made up for.
         let tree = made.tree(&[11, 10]);
         assert!(tree.control().unwrap().set_dtl(Guid(60), txgs(3..5)));
         assert_eq!(tree.outage(VdevId(0), &BTreeSet::new()) == txgs(3..5), parity == 1);

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Run scripts for each device, and show what they tell: names with commas between them. Without one, those that there are.
     #[arg(short = 'c', value_name = "SCRIPTS", num_args = 0..=1, default_missing_value = "")]
     scripts: Option<String>,
-    /// What scripts told, for the process that is asked.
+    /// The words of scripts, for the process that is asked.
     #[arg(long, hide = true)]
     told_by_scripts: Option<String>,
     #[command(flatten)]

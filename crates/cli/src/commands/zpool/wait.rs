@@ -97,7 +97,7 @@ impl Args {
         context.out(columns.collect::<String>() + "\n")
     }
 
-    /// What is left of each activity now.
+    /// The rest of each activity now.
     async fn row(&self, context: &Context) -> Result<()> {
         let left = Left::read(&facts(context, context.open_pool(&self.pool).await?)).await?;
         let mut line = match &self.timestamp {

@@ -1,4 +1,4 @@
-//! What the disks of an exported pool say of it, but for what depends on the number of txgs: object numbers, txgs, counts of what jobs have done.
+//! The state of an exported pool on its disks, but for what depends on the number of txgs: object numbers, txgs, counts of what jobs have done.
 
 use std::collections::{BTreeMap, BTreeSet};
 

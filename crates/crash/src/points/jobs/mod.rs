@@ -37,6 +37,7 @@
 mod case;
 mod digest;
 mod drive;
+mod made;
 mod run;
 mod verdict;
 

@@ -16,9 +16,10 @@ use cenote_taskq::{Rng, Runtime};
 use super::super::base::range;
 use super::super::run::Wanted;
 use super::super::verdict::Known;
-use super::case::{Case, files};
+use super::case::Case;
 use super::digest::Digest;
 use super::drive::{Driver, ENDED};
+use super::made::files;
 use super::verdict::{Ended, ReflowState, ended, without};
 use crate::life::run;
 use crate::model::{FileChange, Files, Log, Range};
@@ -78,12 +79,12 @@ pub struct JobRun {
     synced: Vec<(usize, Txg)>,
     /// Stages that verbs have led to, with the moments of their answers.
     stages: Vec<(usize, u32)>,
-    /// What the disks say at the end.
+    /// The words of the disks at the end.
     digests: Vec<Digest>,
     seed: u64,
 }
 
-/// What the client does meanwhile, and whether it waits for that.
+/// The work of the client meanwhile, and whether it waits for that.
 fn script() -> Vec<(FileChange, bool)> {
     use FileChange::{Create, Rename, Truncate, Unlink, Write};
     vec![
@@ -249,7 +250,7 @@ impl JobRun {
         Ok(())
     }
 
-    /// What disks say at the end is what they say of the run that was never cut.
+    /// The disks say at the end the same as those of the run that was never cut.
     fn compare(&self, digests: &[Digest]) -> Result<(), String> {
         let differing = digests.iter().zip(&self.digests).find_map(|(there, wanted)| there.difference(wanted));
         differing.map_or(Ok(()), |what| {

@@ -38,7 +38,7 @@ pub(super) struct Ended {
     pub(super) replayed: Replayed,
     /// The stage of the job that was found.
     pub(super) stage: u32,
-    /// What the disks say at the end.
+    /// The words of the disks at the end.
     pub(super) digests: Vec<Digest>,
     /// Where an expansion stood.
     pub(super) reflow: Option<ReflowState>,

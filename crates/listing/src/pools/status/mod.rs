@@ -87,7 +87,7 @@ pub struct Status {
     /// The deduplication tables, if they are shown.
     dedup: Result<Option<DedupFigures>>,
     devices: VdevStatus,
-    /// What scripts told about its devices.
+    /// The words of scripts about its devices.
     scripts: Option<ScriptColumns>,
 }
 
@@ -251,7 +251,7 @@ impl Status {
     }
 }
 
-/// What is initialized and trimmed.
+/// The devices that are initialized and trimmed.
 async fn requested(facts: &Facts) -> Result<Activities> {
     let space = facts.space().await?;
     let mut found = Vec::new();
