@@ -7,6 +7,7 @@ use cenote_format::ids::Guid;
 use cenote_format::label::DeviceLayout;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
+use cenote_vdev::layout::draid::Draid;
 
 /// Bytes of labels and boot block beside what a pool has on a device.
 const LABELS_BYTES: u64 = (4 << 20) + (512 << 10);
@@ -20,6 +21,16 @@ pub(crate) fn too_small(root: &VdevConfig, disks: &BTreeMap<Guid, Disk>) -> BTre
         look(top, top.asize_bytes & !(metaslab_bytes - 1), disks, &mut found);
     }
     found
+}
+
+/// True if a draid cannot keep its size with this disk as a child. OpenZFS reckons the size from the smallest child, with whole rows and what it reserves,
+/// and imports no pool whose draid has shrunk (#18380). What is there can be read all the same, so a pool with such a disk is opened.
+pub(crate) fn shrinks_draid(top: &VdevConfig, disk: &Disk) -> bool {
+    let VdevKind::Draid { parity, data, spares, groups } = top.kind else { return false };
+    let metaslab_bytes = 1_u64.checked_shl(top.metaslab_shift).unwrap_or(1);
+    let has_bytes = DeviceLayout::new(disk.size_bytes()).map_or(0, |layout| layout.allocatable_bytes());
+    let draid = Draid::new(top.ashift, parity, data, spares, groups, top.children.len());
+    draid.is_ok_and(|draid| draid.asize_bytes(has_bytes) < top.asize_bytes & !(metaslab_bytes - 1))
 }
 
 fn look(vdev: &VdevConfig, wanted_bytes: u64, disks: &BTreeMap<Guid, Disk>, found: &mut BTreeMap<Guid, String>) {

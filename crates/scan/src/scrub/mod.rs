@@ -183,6 +183,10 @@ impl Views for LaterViews<'_> {
     async fn view(&self) -> Result<View, ViewError> {
         let pool = self.pool.upgrade().ok_or("the pool is closed")?;
         while pool.txgs().synced_txg() < self.from {
+            // Its last txg is on disk, and no later one comes.
+            if pool.is_closing() {
+                return Err("the pool is being closed".into());
+            }
             pool.sync().await?;
         }
         Ok(pool.view(&ImportOptions::default()).await?)

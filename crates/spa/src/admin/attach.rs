@@ -58,7 +58,7 @@ use crate::jobs::rebuild::RebuildPlan;
 use crate::open::spares_l2cache::{AuxKind, remove_listed, spare_label};
 use crate::open::vdevs::{DiskSpec, ashift_of, refuse};
 use crate::pool::Pool;
-use crate::small::too_small;
+use crate::small::{shrinks_draid, too_small};
 use crate::sync::Syncer;
 use crate::sync::vdev_config::RootVdev;
 use crate::{FoundAuxiliary, FoundLeaf, PoolState, Refusal, SpaError};
@@ -310,6 +310,8 @@ impl Syncer {
             (false, false) if matches!(parent.kind, VdevKind::Mirror | VdevKind::Root) => VdevKind::Mirror,
             (false, _) => return Err(refuse("can only attach to mirrors and top-level disks")),
             (true, _) if parent.kind == VdevKind::Spare && old.is_spare != is_spare => return Err(already_replacing()),
+            // It would never end: what stands below the old side is no device that can go.
+            (true, true) if parent.kind == VdevKind::Replacing => return Err(already_replacing()),
             (true, true) => VdevKind::Spare,
             (true, false) => VdevKind::Replacing,
         };
@@ -330,7 +332,8 @@ impl Syncer {
         let disk = place.disk();
         next.attach(old_guid, above, &leaf, disk.clone())?;
         let disks = disk.iter().map(|disk| (guid, disk.clone())).collect();
-        if too_small(&next.config, &disks).contains_key(&guid) {
+        let is_small = disk.as_ref().is_some_and(|disk| shrinks_draid(top, disk));
+        if is_small || too_small(&next.config, &disks).contains_key(&guid) {
             return Err(SpaError::refused(Refusal::NoSpace, "device is too small"));
         }
         can_be_opened(&next.config)?;

@@ -415,7 +415,14 @@ impl Syncer {
             // Not all that it lacks was scanned for, or not for all of the scan.
             let is_deferred = deferred.contains(&guid);
             let is_covered = missed.ranges().first().is_none_or(|first| phys.min_txg.0 < first.start);
-            if !is_covered || is_deferred {
+            // A new leaf lacks what was visited before it came. The scan is for it only if it is of all that the leaf lacks, the txgs to come with it.
+            let is_new = self
+                .devices
+                .root_vdev
+                .vdev(guid)
+                .is_some_and(|(_, leaf)| leaf.resilver_txg.or(leaf.rebuild_txg).is_some());
+            let is_of_others = is_new && missed.ranges().last().is_some_and(|last| last.end > phys.max_txg.0);
+            if !is_covered || is_deferred || is_of_others {
                 continue;
             }
             let mut left = missed.clone();

@@ -286,6 +286,32 @@ fn what_cannot_have_a_place_is_refused_and_nothing_changes() {
     });
 }
 
+/// A draid has whole rows of its smallest child, without what it reserves: one that is a little smaller than the others would shrink it, and OpenZFS imports no
+/// pool whose vdev has shrunk.
+#[test]
+fn a_disk_that_would_shrink_a_draid_is_refused_18380() {
+    let layout: Layout = &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)];
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 5, Latency::default());
+    let smaller = cenote_taskq::sim::disk::SimDiskOptions { size_bytes: DISK_BYTES - (14 << 20), ..Default::default() };
+    runtime.sim().unwrap().add_disk(&handle, "/smaller", smaller);
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, layout, small()).await;
+        let before = vdevs(&pool).await.children;
+        let old = leaf_of(&pool, "/disk0").await;
+        let new = NewDevice::Disk(disk(&handle, "/smaller".as_ref()).await.unwrap());
+        let small = AttachOptions { new, ..options(&handle, &machine, old, 4, true).await };
+        assert_refused(pool.attach_device(small).await, "device is too small");
+        assert_eq!(vdevs(&pool).await.children, before);
+        pool.attach_device(options(&handle, &machine, old, 4, true).await).await.unwrap();
+        resilver(&machine, &pool, 0, 4).await;
+        assert_eq!(pool.finish_replacing().await.unwrap(), 1);
+        pool.export().await.unwrap();
+        assert_whole(&handle, &machine, &[1, 2, 3, 4], "replaced").await;
+    });
+}
+
 /// The spares that are free, and whether the disk has a spare's labels.
 async fn spare_is_free(handle: &Handle, machine: &Machine, at: usize) -> bool {
     let (pools, _) = find(handle, &machine.paths).await;

@@ -158,7 +158,7 @@ async fn finish(handle: &Handle, machine: &Machine, (pool, fs, log): Used, what:
 
 /// The power goes once or twice at any time; between, children are gone, as many as there is parity.
 #[test]
-fn an_expansion_that_is_cut_off_goes_on_and_ends_as_one_that_was_not() {
+fn an_expansion_that_is_cut_off_goes_on_and_ends_as_one_that_was_not_18920() {
     let (mut begun, mut amid) = (0, 0);
     for (seed, layout) in seeds(16).zip(LAYOUTS.into_iter().cycle()) {
         let runtime = Runtime::simulated(seed);
