@@ -17,8 +17,8 @@
  *   remove VDEV | cancel          a device, or the number of a vdev
  *   checkpoint | discard          initialize DEVICE [stop | suspend] | trim DEVICE [stop | suspend] [RATE]
  *   wait ACTIVITY                 scrub resilver replace remove initialize trim discard raidz_expand free
- *   until WORD PERCENT            waits, a txg at a time, until WORD (scan, remove, expand, initialize, trim) is so far
- *   slow MS [DEVICE]              each read (of a device) takes so long more
+ *   until WORD PERCENT            waits until WORD (scan, rebuild, remove, expand, initialize, trim) is so far; says "over" before its answer if it has ended
+ *   slow MS [DEVICE]              each read (of a device), and each long write, takes so long more
  *   cut WRITES                    the process is gone at so many writes from now
  *   status | errors
  *
@@ -90,6 +90,9 @@ zfs_file_pwrite(zfs_file_t *file, const void *buffer, size_t bytes, loff_t offse
 		fflush(stdout);
 		_exit(0);
 	}
+	/* Those of initializing are so long. */
+	if (slow_ms > 0 && bytes >= 1 << 19)
+		usleep(slow_ms * 1000);
 	return (real(file, buffer, bytes, offset, rest));
 }
 
@@ -379,9 +382,11 @@ until(const char *word, uint64_t percent)
 	boolean_t begun = B_FALSE;
 	for (int i = 0; i < 2000; i++) {
 		uint64_t at = progress(word);
-		/* It has ended, or does not begin. */
-		if (at == 101 && (begun || i > 200))
-			return (ESRCH);
+		/* It was too fast to be stopped. */
+		if (at == 101 && (begun || i > 200)) {
+			printf("over\n");
+			return (0);
+		}
 		begun |= at != 101;
 		if (at != 101 && at >= percent)
 			return (0);

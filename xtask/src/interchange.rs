@@ -46,7 +46,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
 /// The verdict of a scenario's line, if it is one.
 fn verdict(line: &str) -> Option<bool> {
     match line.split_whitespace().next() {
-        Some("ok") => Some(true),
+        Some("ok" | "over") => Some(true),
         Some("FAILED") if !line.starts_with(' ') => Some(false),
         _ => None,
     }
@@ -59,6 +59,7 @@ mod tests {
     #[test]
     fn lines_of_scenarios_count_and_others_do_not() {
         assert_eq!(verdict("ok      scrub-cut-mirror (5 s)"), Some(true));
+        assert_eq!(verdict("over    rebuild-by-openzfs-cut-mirror (5 s)"), Some(true));
         assert_eq!(verdict("FAILED  scrub-cut-mirror"), Some(false));
         assert_eq!(verdict("        FAILED: files differ"), None);
         assert_eq!(verdict("jobs: 3 ok, 0 failed: "), None);
