@@ -18,6 +18,7 @@ use crate::sync::obsolete::OBSOLETE_MAP;
 impl Syncer {
     /// Goes on with the condensing that the pool has, at its opening. One that makes no sense is left alone.
     pub(crate) async fn open_condensing(&mut self) -> Result<(), SpaError> {
+        self.jobs.condensing.is_unopened = false;
         let directory = Zap::open(self.mos.directory.clone()).await?;
         let value = directory.lookup(pool_directory::CONDENSING_INDIRECT.as_bytes()).await?;
         let words: Option<Vec<u64>> = value.map(|value| value.integers().collect());
@@ -54,7 +55,9 @@ impl Syncer {
         if self.jobs.condensing.running.as_ref().is_some_and(Running::is_done) {
             return self.end_condensing().await;
         }
-        let is_possible = self.jobs.condensing.running.is_none() && self.mos.features.has("obsolete_counts");
+        let condensing = &self.jobs.condensing;
+        let is_possible =
+            !condensing.is_unopened && condensing.running.is_none() && self.mos.features.has("obsolete_counts");
         if !is_possible || !self.blocks.space.removed.take_has_more() {
             return Ok(());
         }

@@ -189,6 +189,8 @@ impl Running {
 #[derive(Default)]
 pub(crate) struct Condensing {
     pub(crate) running: Option<Running>,
+    /// The pool is being opened, and nobody has looked yet whether one is under way: none is begun in the txgs until then.
+    pub(crate) is_unopened: bool,
     pub(crate) tunables: CondenseTunables,
     progress: Progress,
 }

@@ -155,6 +155,8 @@ async fn open_found(
     let tunables = ScanTunables::default().with(&how.tunables);
     let order = ScanOrder::new(&tunables, how.cache_bytes as u64);
     writer.jobs.tune(&how.tunables);
+    // A log that is claimed is a txg already.
+    writer.jobs.condensing.is_unopened = true;
     writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
     if writer.zil.tunables.zil_nocacheflush {
