@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn an_option_within_others_is_found_and_one_that_nobody_has_is_not() {
         assert!(told(&["cenote", "zpool", "clear", "-nF", "tank"]).is_some_and(|text| text.contains("clear -n\n")));
-        assert!(told(&["cenote", "zpool", "status", "-vc", "script"]).is_some_and(|text| text.contains("status -c\n")));
+        assert!(told(&["cenote", "zpool", "status", "-vd", "tank"]).is_some_and(|text| text.contains("status -d\n")));
         assert!(told(&["cenote", "zpool", "status", "-q"]).is_none());
         assert!(told(&["cenote", "zfs", "list", "--power"]).is_none());
         assert!(told(&["cenote", "zpool", "status", "-v"]).is_none());

@@ -334,6 +334,10 @@ impl Facts {
             if vdev.kind == VdevKind::Spare {
                 in_use.extend(vdev.children.iter().skip(1).map(|child| child.guid));
             }
+            // One that stays in the place of a device that was detached.
+            if matches!(vdev.kind, VdevKind::DraidSpare { .. }) {
+                in_use.push(vdev.guid);
+            }
         });
         let shelves = pool.dmu().zio().shelves();
         let caches = caches.iter().map(|config| {

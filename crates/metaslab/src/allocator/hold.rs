@@ -21,6 +21,7 @@ impl Allocator {
         (txg, now_ms): (Txg, u64),
     ) -> Result<Option<Range<u64>>, AllocError> {
         let Some(spaces) = self.vdevs.get_mut(&vdev) else { return Ok(None) };
+        let granule = spaces.setup.maps.granule_bytes;
         let ids: Vec<(MetaslabId, Range<u64>)> =
             spaces.metaslabs.iter().map(|metaslab| (metaslab.id(), metaslab.range())).collect();
         for (id, range) in ids.into_iter().filter(|(_, range)| range.end > from) {
@@ -33,7 +34,7 @@ impl Allocator {
             }
             let found = spaces.change(id.index, |metaslab| {
                 metaslab.selected = (txg, now_ms);
-                metaslab.hold(from.max(range.start), max_bytes)
+                metaslab.hold(from.max(range.start), max_bytes, granule)
             })??;
             if let Some(found) = found {
                 spaces.weigh(id.index, &self.tunables)?;

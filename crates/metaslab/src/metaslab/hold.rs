@@ -4,7 +4,8 @@
 //! allocations. What is held is in no space map and no log, so a crash forgets it.
 //!
 //! **Invariants.** 1. What is held is not in `free`, and in none of the sets of what is allocated or was freed. 2. A metaslab that has something
-//! held stays loaded. 3. At most one part in [`HELD_PART`] of what is free in a metaslab is held at once, so that a full pool has room.
+//! held stays loaded. 3. At most one part in [`HELD_PART`] of what is free in a metaslab is held at once, so that a full pool has room. 4. What is held
+//! begins and ends at whole granules (a group's row on draid): all that is free does, since no block can lie anywhere else.
 
 use std::ops::Range;
 
@@ -15,17 +16,23 @@ use crate::SpaceError;
 const HELD_PART: u64 = 8;
 
 impl Metaslab {
-    /// Holds the next free range from an offset on: `max_bytes` of it at most. `None` if there is none, or it is not loaded.
-    pub(crate) fn hold(&mut self, from: u64, max_bytes: u64) -> Result<Option<Range<u64>>, SpaceError> {
-        let sector = 1 << self.ashift;
+    /// Holds the next free range from an offset on: `max_bytes` of it at most, in whole granules, of one at least. `None` if there is none, or it is not
+    /// loaded.
+    pub(crate) fn hold(&mut self, from: u64, max_bytes: u64, granule: u64) -> Result<Option<Range<u64>>, SpaceError> {
+        let unit = granule.max(1 << self.ashift);
+        let from = from.next_multiple_of(unit);
         let Some(loaded) = &mut self.loaded else { return Ok(None) };
         let part = (loaded.free.total() + self.held.total()) / HELD_PART;
-        let max_bytes = max_bytes.min(part.saturating_sub(self.held.total())).max(sector) & !(sector - 1);
+        let max_bytes = max_bytes.min(part.saturating_sub(self.held.total())).max(unit) / unit * unit;
         let mut found = loaded.free.next_from(from);
         if let Some(range) = &mut found {
             range.start = range.start.max(from);
             range.end = range.end.min(range.start + max_bytes);
             debug_assert!(range.start < range.end, "a range that is found lies after the offset");
+            assert!(
+                range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit),
+                "free space is of whole granules"
+            );
             loaded.free.remove(range.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
             self.held.add(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
         }

@@ -229,7 +229,7 @@ fn what_cannot_be_wider_is_not_expanded() {
 /// Bugs of expansions. Each has its own process, since a bug is alive in a whole one.
 #[test]
 fn bugs_of_expansions_are_found() {
-    const NAMES: [&str; 1] = ["expanded::an_expansion_that_is_cut_off_goes_on_and_ends_as_one_that_was_not"];
+    const NAMES: [&str; 1] = ["expanded::an_expansion_that_is_cut_off_goes_on_and_ends_as_one_that_was_not_18920"];
     for mutant in cenote_taskq::mutant::Mutant::OF_EXPANSIONS.iter().map(|mutant| mutant.name()) {
         let told = std::process::Command::new(std::env::current_exe().unwrap())
             .args(NAMES)

@@ -188,11 +188,11 @@ fn all_that_is_free_of_spread_vdevs_is_initialized_and_then_trimmed() {
             let top = vdevs(&pool).await.children[0].clone();
             pool.export().await.unwrap();
             let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, "initialized");
+            assert_clean(&report, &format!("initialized {case:?}"));
             let found = all_patterned(&machine);
             let whole = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
-            // Deferred space, and that of the last txgs, was neither free nor in use at the end.
-            let others = report.allocated_bytes + (8 << 20);
+            // Deferred space, and that of the last txgs, was neither free nor in use at the end: on draid a row for each small block.
+            let others = report.allocated_bytes + (24 << 20);
             assert!(found + others >= whole, "{case:?}: {found} bytes of {whole}, {others} are others'");
             zdb(&machine, "initialized");
             let pool = reopened(&handle, &machine.paths, small()).await;
@@ -441,7 +441,10 @@ fn what_is_freed_is_trimmed_by_itself() {
             let pool = opened_pool(&handle, &machine.paths, given.clone()).await.unwrap();
             assert_eq!(trimmed_bytes(&pool), 0);
             autotrim(&pool, true).await;
-            for more in 0..80 {
+            // A small block of a draid takes a whole row.
+            let is_draid = matches!(layout[0].0, TopKind::Draid { .. });
+            let rounds = if is_draid { 20 } else { 80 };
+            for more in 0..rounds {
                 change(&pool, seed + 100 + more, 1).await;
                 handle.sleep(Duration::from_millis(100)).await;
             }
@@ -450,7 +453,7 @@ fn what_is_freed_is_trimmed_by_itself() {
             pool.export().await.unwrap();
             // The property is obeyed from the beginning, and until it is taken back.
             let pool = opened_pool(&handle, &machine.paths, given).await.unwrap();
-            for more in 0..30 {
+            for more in 0..rounds / 2 {
                 change(&pool, seed + 300 + more, 1).await;
                 handle.sleep(Duration::from_millis(100)).await;
             }
@@ -458,7 +461,7 @@ fn what_is_freed_is_trimmed_by_itself() {
             autotrim(&pool, false).await;
             handle.sleep(Duration::from_secs(3)).await;
             let before = trimmed_bytes(&pool);
-            change(&pool, seed + 400, 8).await;
+            change(&pool, seed + 400, 4).await;
             handle.sleep(Duration::from_secs(3)).await;
             assert_eq!(trimmed_bytes(&pool), before, "{layout:?}: nobody wants it");
             export_whole(&handle, &machine, pool, "trimmed by itself").await;
