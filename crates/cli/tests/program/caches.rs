@@ -162,6 +162,8 @@ fn a_cache_device_is_filled_found_again_and_not_believed() {
     read_all(&pool);
     assert_eq!(counts(&images)["l2_size"], 0);
     images.run("zpool", &["add", "mine", "cache", cache.to_str().unwrap()]);
+    // Blocks that waited for a device are written to the new one.
+    until(&images, "what waited is written", |counts| counts["l2_waiting_size"] == 0);
     images.run("zfs", &["set", "secondarycache=none", "mine"]);
     let before = counts(&images)["l2_write_bytes"];
     read_all(&pool);
