@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use crate::steps::{Context, Outcome, Tally};
 use crate::{golden, process, rotation};
 
-/// Scenarios take three to ten seconds each on an idle machine; so many parts leave about eighteen of them to a run.
-const PARTS: u64 = 12;
+/// Scenarios take ten to twenty seconds each; so many parts leave about nine of them to a run.
+const PARTS: u64 = 24;
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
