@@ -218,7 +218,7 @@ impl Mutant {
     /// Those of cache devices, which their tests find (`l2arc`).
     pub const OF_CACHES: &[Self] = &[Self::L2arcStale, Self::L2arcKept];
 
-    /// Those of rebuilds: a test of the pool finds the second (`spa`, `rebuilt`), and none finds the first yet.
+    /// Those of rebuilds: a test of lives finds the first (`crash`, `rebuilt`), one of the pool the second (`spa`, `rebuilt`).
     pub const OF_REBUILDS: &[Self] = &[Self::RebuildUnheld, Self::RebuildRangeLost];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
