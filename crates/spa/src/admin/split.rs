@@ -82,9 +82,13 @@ pub struct SplitOptions {
 /// The legs that a pool of these vdevs is split into: for each place of a top-level vdev the leg, or none where there is no mirror for data.
 ///
 /// # Errors
-/// There is something but mirrors, or two legs of one mirror are wanted, or something else.
+/// There is something but mirrors, or two legs of one mirror are wanted, one of them twice, or something else.
 pub fn legs_of<'a>(vdevs: &'a VdevConfig, wanted: &[Guid]) -> Result<Vec<Option<&'a VdevConfig>>, SpaError> {
+    let count = wanted.len();
     let mut wanted: BTreeSet<Guid> = wanted.iter().copied().collect();
+    if wanted.len() < count {
+        return Err(refuse("Device list must include at most one disk from each mirror: one is named twice"));
+    }
     let mut legs = Vec::with_capacity(vdevs.children.len());
     for top in &vdevs.children {
         legs.push(match top.kind {
@@ -101,7 +105,9 @@ pub fn legs_of<'a>(vdevs: &'a VdevConfig, wanted: &[Guid]) -> Result<Vec<Option<
         });
     }
     if !wanted.is_empty() {
-        return Err(refuse("Device list must include at most one disk from each mirror"));
+        let is_leg = |guid| vdevs.children.iter().flat_map(|top| &top.children).any(|leg| leg.guid == guid);
+        let rest = if wanted.into_iter().all(is_leg) { "" } else { ", and no spare, log or cache device" };
+        return Err(refuse(format!("Device list must include at most one disk from each mirror{rest}")));
     }
     assert_eq!(legs.len(), vdevs.children.len(), "each top-level vdev has its place");
     Ok(legs)

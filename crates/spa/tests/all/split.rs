@@ -142,6 +142,10 @@ fn what_cannot_be_split_is_refused_and_nothing_changes() {
         for wanted in [two, vec![Guid(77)], vec![tops[0].guid]] {
             assert_refused(pool.split(legs(wanted)).await, "at most one disk from each mirror");
         }
+        // A slip of the finger: the second mirror would give its last leg.
+        let twice = vec![leaf(0).await, leaf(0).await];
+        assert_refused(pool.split(legs(twice)).await, "one is named twice");
+        assert_refused(pool.split(legs(vec![Guid(77)])).await, "no spare, log or cache device");
         pool.offline_device(leaf(1).await, Offline::default()).await.unwrap();
         assert_refused(pool.split(options("copy")).await, "is not whole");
         assert_refused(pool.split(legs(vec![leaf(0).await])).await, "no valid replicas");
