@@ -292,6 +292,9 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::Busy, what));
         }
         if is_expansion {
+            if is_sequential {
+                self.check_rebuild(top, top)?;
+            }
             return match place {
                 NewPlace::Disk(spec) if !is_spare => self.plan_expansion(old_guid, guid, spec, ashift).await,
                 _ => Err(refuse("can only attach to mirrors and top-level disks")),

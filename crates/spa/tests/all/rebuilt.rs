@@ -473,6 +473,16 @@ fn a_raidz_is_not_rebuilt() {
             attach(&handle, &machine, &pool, (RAIDZ, 3, true, &[])).await,
             "only mirror and dRAID vdevs support",
         );
+        // Nor for an expansion, which copies in its own order.
+        let options = AttachOptions {
+            old: vdevs(&pool).await.children[0].guid,
+            new: NewDevice::Disk(disk(&handle, &machine.paths[3]).await.unwrap()),
+            is_replacing: false,
+            is_sequential: true,
+            ashift: None,
+            seed: None,
+        };
+        assert_refused(pool.attach_device(options).await, "only mirror and dRAID vdevs support");
         pool.export().await.unwrap();
     });
 }
