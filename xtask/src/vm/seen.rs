@@ -25,18 +25,26 @@ const fn reason(question: &'static str, field: &'static str, who: &'static str, 
     Reason { question, field, who, why }
 }
 
+/// Counts that the module has begun anew at the import.
+const COUNTS: &str = "counts since the import";
+/// The same of a pass of a scan.
+const OF_PASS: &str = "of a pass, which ends with the import";
+/// The share of a device that is initialized or trimmed.
+const OF_OFFSETS: &str =
+    "the module tells what it wrote since it began; here the free space before the recorded offset";
+
 /// Differences that are meant, or that the state itself brings.
 const REASONS: &[Reason] = &[
     reason("", "/txg", "", "OpenZFS shows the txg of the configuration; the newest one is shown here"),
     reason("", "altroot", "", "the module has the pool imported below /mnt"),
     reason("", "load_guid", "", "drawn at each import"),
-    reason("get", "read_ops", "", "counts since the import"),
-    reason("get", "write_ops", "", "counts since the import"),
-    reason("get", "read_bytes", "", "counts since the import"),
-    reason("get", "write_bytes", "", "counts since the import"),
-    reason("get", "trim_ops", "", "counts since the import"),
-    reason("get", "trim_bytes", "", "counts since the import"),
-    reason("get", "claim_", "", "counts since the import"),
+    reason("get", "read_ops", "", COUNTS),
+    reason("get", "write_ops", "", COUNTS),
+    reason("get", "read_bytes", "", COUNTS),
+    reason("get", "write_bytes", "", COUNTS),
+    reason("get", "trim_ops", "", COUNTS),
+    reason("get", "trim_bytes", "", COUNTS),
+    reason("get", "claim_", "", COUNTS),
     reason("get", "failfast", "", "'inherit', as from OpenZFS 2.4 on"),
     reason(
         "get",
@@ -47,27 +55,12 @@ const REASONS: &[Reason] = &[
     reason("", "_errors", "", "errors since the import, which ends with it"),
     reason("", "self_healed", "", "bytes since the import"),
     reason("", "scan_processed", "", "bytes since the import"),
-    reason("", "bytes_per_scan", "", "of a pass, which ends with the import"),
-    reason("", "pass_", "", "of a pass, which ends with the import"),
-    reason("", "issued", "", "of a pass, which ends with the import"),
-    reason(
-        "",
-        "initialize",
-        "",
-        "the module tells what it wrote since it began; here the free space before the recorded offset",
-    ),
-    reason(
-        "",
-        "trimmed",
-        "",
-        "the module tells what it wrote since it began; here the free space before the recorded offset",
-    ),
-    reason(
-        "status",
-        "initialized",
-        "",
-        "the module tells what it wrote since it began; here the free space before the recorded offset",
-    ),
+    reason("", "bytes_per_scan", "", OF_PASS),
+    reason("", "pass_", "", OF_PASS),
+    reason("", "issued", "", OF_PASS),
+    reason("", "initialize", "", OF_OFFSETS),
+    reason("", "trimmed", "", OF_OFFSETS),
+    reason("status", "initialized", "", OF_OFFSETS),
     reason("", "reflow", "", "the expansion went on until the export"),
     reason("status", "copied at", "", "the expansion went on until the export"),
     reason("", "scrub_pause", "", "OpenZFS does not keep the time of a pause"),

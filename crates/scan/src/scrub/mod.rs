@@ -39,6 +39,8 @@ const VIEW_STEPS: u64 = 64;
 const RECORDED_POLL: Duration = Duration::from_millis(50);
 /// A pool that nobody changes is to record reports all the same, this long after the last time (`zfs_txg_timeout` of OpenZFS).
 const RECORD_AFTER: Duration = Duration::from_secs(5);
+/// A part of a walk that is to be visited again is begun after this long: devices may take its blocks by then.
+const LOST_AFTER: Duration = Duration::from_millis(50);
 /// A walk that came to nothing begins again after this long.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
@@ -109,8 +111,7 @@ async fn work(
             cursor = sink.again(is_lost);
         }
         if seat.is_wanted(round) {
-            // The devices may take the block soon.
-            handle.sleep(if is_lost { RECORDED_POLL } else { AGAIN_AFTER }).await;
+            handle.sleep(if is_lost { LOST_AFTER } else { AGAIN_AFTER }).await;
         }
     }
 }
@@ -219,7 +220,7 @@ struct Scanner<'a> {
     reported: Cursor,
     /// All that was reported, bytes.
     reported_bytes: u64,
-    /// A view was given up before what was gathered in it was read.
+    /// A view was given up before what was gathered in it was read, or a write was refused: all since the last report is visited again.
     is_lost: Arc<AtomicBool>,
 }
 
