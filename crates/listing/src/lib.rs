@@ -46,7 +46,7 @@ pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
 pub use pools::{
-    DEDUP, Facts, Importable, Imported, IoTable, LOGS, Left, LostPool, Names, PoolColumn, Reason, SPECIAL,
+    DEDUP, Facts, Importable, Imported, IoTable, LOGS, Left, LostPool, NamedVdev, Names, PoolColumn, Reason, SPECIAL,
     ScriptColumns, Sizes, Status, StatusOptions, Tree, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs,
     has_hanging, history_line, parse_pool_columns, place, places, suspended_json, suspended_text,
 };

@@ -235,6 +235,16 @@ fn devices_of_a_pool_in_use_are_seen_at_work() {
         let text = images.run("zpool", &[&["iostat"], options].concat());
         assert!(text.contains("mine"), "{options:?}: {text}");
     }
+    // Vdevs are named with their pool and without it; the table has them alone.
+    for words in [&["mine", "1.img", "raidz1-0"][..], &["1.img", "raidz1-0"]] {
+        let text = images.run("zpool", &[&["iostat", "-Hp"], words].concat());
+        let names: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert!(names.len() == 2 && names[0] == "raidz1-0" && names[1].ends_with("1.img"), "{text}");
+    }
+    assert!(images.run("zpool", &["iostat", "1.img"]).contains("\nvdev "));
+    for words in [&["mine", "9.img"][..], &["9.img", "mine"], &["9.img"]] {
+        assert!(images.refused("zpool", &[&["iostat"], words].concat()).contains("'9.img'"), "{words:?}");
+    }
     // Of the second interval alone, in which nothing is read.
     let text = images.run("zpool", &["iostat", "-Hpy", "mine", "0.2", "2"]);
     assert_eq!(text.lines().count(), 2, "{text}");

@@ -40,8 +40,13 @@ pub struct VdevIo {
     sizes: Vec<Vec<u64>>,
     /// A leaf's path.
     path: Option<String>,
+    guid: Guid,
     children: Vec<VdevIo>,
 }
+
+/// A vdev that a word of a command names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedVdev(Guid);
 
 /// A table that is asked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +68,8 @@ pub struct IoTable<'a> {
     pub is_exact: bool,
     /// The words of scripts about devices (`-c`).
     pub scripts: Option<&'a ScriptColumns>,
+    /// These vdevs alone, without their pools and those below; if none, all. They are listed as with `-v`.
+    pub only: &'a [NamedVdev],
 }
 
 fn add(into: &mut Vec<u64>, from: &[u64]) {
@@ -99,6 +106,7 @@ impl VdevIo {
             allocated: vdev.sizes.allocated,
             totals: vec![0; 4],
             path: vdev.path.clone().filter(|_| vdev.children.is_empty()),
+            guid: vdev.guid,
             ..Self::default()
         };
         if let Some(io) = leaves.get(&vdev.guid) {
@@ -139,6 +147,16 @@ impl VdevIo {
         self.path.as_deref().into_iter().chain(below).collect()
     }
 
+    /// The vdev below this one that a person means by a word: its name, its guid, its path, or the last part of that.
+    #[must_use]
+    pub fn named(&self, word: &str) -> Option<NamedVdev> {
+        self.children.iter().find_map(|child| {
+            let is_of_path = |path: &String| path == word || path.rsplit('/').next() == Some(word);
+            let is_it = child.name == word || child.path.as_ref().is_some_and(is_of_path);
+            if is_it || child.guid.0.to_string() == word { Some(NamedVdev(child.guid)) } else { child.named(word) }
+        })
+    }
+
     /// The counts of one vdev below a root.
     pub(super) fn totals_of(&self, vdev: &Vdev, guid: Guid) -> Option<Vec<u64>> {
         if vdev.guid == guid {
@@ -162,7 +180,8 @@ impl VdevIo {
             self.queued,
             children,
             self.sizes,
-            self.path
+            self.path,
+            self.guid.0
         ])
     }
 
@@ -183,6 +202,7 @@ impl VdevIo {
             queued: numbers(value.get(6))?,
             children: value.get(7)?.as_array()?.iter().map(Self::from_json).collect::<Option<_>>()?,
             path: text(9),
+            guid: Guid(value.get(10)?.as_u64()?),
             sizes: value.get(8)?.as_array()?.iter().map(|of| numbers(Some(of))).collect::<Option<_>>()?,
         })
     }
@@ -277,6 +297,12 @@ impl IoTable<'_> {
         groups
     }
 
+    /// Whether there is more than a row for each pool.
+    #[must_use]
+    pub const fn has_vdevs(self) -> bool {
+        self.is_verbose || !self.only.is_empty()
+    }
+
     fn columns(self) -> Vec<Column> {
         let groups = self.groups().into_iter();
         let columns = groups.flat_map(|(groups, width)| groups.iter().map(move |group| (group, width)));
@@ -286,7 +312,7 @@ impl IoTable<'_> {
     /// The width of names in a table of these pools.
     #[must_use]
     pub fn name_width<'a>(self, pools: impl IntoIterator<Item = &'a VdevIo>) -> usize {
-        pools.into_iter().map(|pool| pool.width(0, self.is_verbose)).max().unwrap_or(0).max(NAME_WIDTH_MIN)
+        pools.into_iter().map(|pool| pool.width(0, self.has_vdevs())).max().unwrap_or(0).max(NAME_WIDTH_MIN)
     }
 
     /// The heading.
@@ -298,7 +324,7 @@ impl IoTable<'_> {
                 centred(&mut text, title, width, columns.len());
             }
         }
-        let _ = write!(text, "\n{:name_width$}", "pool");
+        let _ = write!(text, "\n{:name_width$}", if self.only.is_empty() { "pool" } else { "vdev" });
         for column in self.columns() {
             centred(&mut text, column.title, column.width, 1);
         }
@@ -320,27 +346,29 @@ impl IoTable<'_> {
     pub fn rows(self, pool: &VdevIo, within: Duration, name_width: usize) -> String {
         let mut text = String::new();
         self.vdev(pool, &pool.name, within, name_width, 0, &mut text);
-        if self.is_verbose && !self.is_scripted && !self.has_histograms() {
+        if self.is_verbose && self.only.is_empty() && !self.is_scripted && !self.has_histograms() {
             text.push_str(&self.line(name_width));
         }
         text
     }
 
     fn vdev(self, vdev: &VdevIo, pool: &str, within: Duration, name_width: usize, depth: usize, text: &mut String) {
-        if self.is_of_sizes {
+        if !self.only.is_empty() && !self.only.contains(&NamedVdev(vdev.guid)) {
+            // Those below it may be meant.
+        } else if self.is_of_sizes {
             self.sizes(vdev, name_width, text);
         } else if self.is_histogram {
             self.histogram(vdev, name_width, text);
         } else {
             self.row(vdev, pool, within, name_width, depth, text);
         }
-        if !self.is_verbose {
+        if !self.has_vdevs() {
             return;
         }
         let of_class =
             |class: &'static str| vdev.children.iter().filter(move |child| depth > 0 || child.class == class);
         for class in ["", super::DEDUP, super::SPECIAL, super::LOGS, CACHE] {
-            let mut is_first = depth == 0 && !class.is_empty();
+            let mut is_first = depth == 0 && !class.is_empty() && self.only.is_empty();
             for child in of_class(class) {
                 if std::mem::take(&mut is_first) && !self.is_scripted && !self.has_histograms() {
                     let _ = write!(text, "{class:name_width$}");
@@ -514,6 +542,8 @@ mod tests {
     fn pool() -> VdevIo {
         let leaf = |name: &str, totals: [u64; 4]| VdevIo {
             name: name.into(),
+            path: Some(format!("/dev/{name}")),
+            guid: Guid(name.bytes().last().map_or(0, u64::from)),
             totals: totals.to_vec(),
             latencies: [vec![0, 0, 4], vec![]],
             queued: vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -546,6 +576,28 @@ mod tests {
                 "    sda         -      -      5     10   512K     2M\n",
                 "    sdb         -      -     15     11  1.50M     2M\n",
                 "----------  -----  -----  -----  -----  -----  -----\n",
+            )
+        );
+    }
+
+    #[test]
+    fn vdevs_that_are_named_are_listed_without_their_pool() {
+        let pool = pool();
+        let named = ["sdb", "/dev/sdb", "98"].map(|word| pool.named(word));
+        assert_eq!(named, [Some(NamedVdev(Guid(98))); 3]);
+        assert_eq!(
+            (pool.named("mirror-0"), pool.named("sdc"), pool.named("tank")),
+            (Some(NamedVdev(Guid(0))), None, None)
+        );
+        let table = IoTable { only: &[NamedVdev(Guid(98))], ..IoTable::default() };
+        let width = table.name_width([&pool]);
+        assert_eq!(
+            table.heading(width) + &table.rows(&pool, Duration::from_secs(2), width),
+            concat!(
+                "              capacity     operations     bandwidth \n",
+                "vdev        alloc   free   read  write   read  write\n",
+                "----------  -----  -----  -----  -----  -----  -----\n",
+                "    sdb         -      -     15     11  1.50M     2M\n",
             )
         );
     }

@@ -38,7 +38,7 @@ pub use errors::{place, places};
 pub use events::{event_line, event_members};
 pub use history::history_line;
 pub use importable::Importable;
-pub use iostat::{IoTable, VdevIo};
+pub use iostat::{IoTable, NamedVdev, VdevIo};
 pub use lost::{LostPool, WhyLost};
 pub use names::Names;
 pub(crate) use properties::Values;

@@ -1,10 +1,11 @@
 //! `zpool iostat`: what the devices of served pools do.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use cenote_listing::{IoTable, Names, VdevIo};
+use cenote_listing::{IoTable, NamedVdev, Names, VdevIo};
 use cenote_server::protocol;
 use serde_json::{Value, json};
 
@@ -57,9 +58,9 @@ pub(crate) struct Args {
     /// The counts, for the process that asks.
     #[arg(long, hide = true)]
     counts: bool,
-    /// The pools; and behind them after how many seconds it is done again, and how often, such as `tank 5 10`.
-    #[arg(value_name = "POOL")]
-    pools: Vec<String>,
+    /// The pools, or a pool and vdevs of it, or vdevs of any pool; and behind them after how many seconds it is done again, and how often, such as `tank 5 10`.
+    #[arg(value_name = "POOL|VDEV")]
+    names_of: Vec<String>,
 }
 
 /// The counts of a pool, and when they were taken: since the process has the pool, in nanoseconds.
@@ -75,7 +76,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
         context.out(serde_json::to_vec(&json!([at, VdevIo::of_tree(&tree, leaves).to_json()]))?)?;
         return Ok(Outcome::Good);
     }
-    let repeats = super::take_repeats(&mut args.pools)?;
+    let repeats = super::take_repeats(&mut args.names_of)?;
     match args.scripts.as_deref() {
         Some("") => {
             context.out(scripts::available("iostat"))?;
@@ -93,26 +94,27 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
         is_scripted: args.scripted,
         is_exact: args.exact,
         scripts: None,
+        only: &[],
     };
     let mut before: Vec<Counted> = Vec::new();
     let Repeats { interval, count } = repeats.unwrap_or(Repeats { interval: Duration::ZERO, count: Some(1) });
     let (mut is_first, mut left) = (true, count);
     loop {
-        let counted = args.counted(context)?;
+        let (counted, only) = args.counted(context)?;
         let told = args.scripts.as_ref().map(|names| {
             let of_pool = |pool: &VdevIo| {
                 pool.paths().into_iter().map(|path| (pool.name().to_owned(), path.to_owned())).collect::<Vec<_>>()
             };
             scripts::run(names, &counted.iter().flat_map(|(pool, _)| of_pool(pool)).collect::<Vec<_>>())
         });
-        let table = IoTable { scripts: told.as_ref(), ..plain };
+        let table = IoTable { scripts: told.as_ref(), only: &only, ..plain };
         let skips = is_first && args.omits_first && repeats.is_some();
         if !skips {
             if let Some(how) = &args.timestamp {
                 context.out(time::stamp(context.handle(), how)? + "\n")?;
             }
             let width = table.name_width(counted.iter().map(|(pool, _)| pool));
-            let has_heading = (before.len() != counted.len() || table.is_verbose) && (is_first || !args.heading_once);
+            let has_heading = (before.len() != counted.len() || table.has_vdevs()) && (is_first || !args.heading_once);
             if (has_heading || (is_first && !skips)) && !args.scripted && !table.has_histograms() {
                 context.out(table.heading(width))?;
             }
@@ -121,7 +123,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
                 let (since, from) = earlier.map_or_else(|| (pool.clone(), 0), |(old, from)| (pool.since(old), *from));
                 context.out(table.rows(&since, Duration::from_nanos(at.saturating_sub(from)), width))?;
             }
-            if counted.len() > 1 && !table.is_verbose && !args.scripted && !table.has_histograms() {
+            if counted.len() > 1 && !table.has_vdevs() && !args.scripted && !table.has_histograms() {
                 context.out(table.line(width))?;
             }
             context.output().flush()?;
@@ -136,16 +138,43 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
 }
 
 impl Args {
-    /// The counts of the pools that are meant, each from the process that has it.
-    fn counted(&self, context: &Context) -> Result<Vec<Counted>> {
+    /// The counts of the pools that are meant, each from the process that has it, and the vdevs that are; none where the pools themselves are.
+    fn counted(&self, context: &Context) -> Result<(Vec<Counted>, Vec<NamedVdev>)> {
+        let words = &self.names_of;
         let servers = protocol::servers();
-        if let Some(name) = self.pools.iter().find(|name| !servers.iter().any(|(_, who)| who.is_called(name))) {
-            bail!(
-                "no server has the pool '{name}': requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run; \
-                 'zpool list -v {name}' shows its space"
-            );
+        let is_pool = |word: &String| servers.iter().any(|(_, who)| who.is_called(word));
+        // Words behind the first are vdevs of that pool, if it is one, unless all are pools.
+        let (pools, vdevs) = match words.first() {
+            _ if words.iter().all(is_pool) => (&words[..], &[][..]),
+            Some(first) if is_pool(first) => words.split_at(1),
+            _ => (&[][..], &words[..]),
+        };
+        let counted = self.asked(context, servers, pools)?;
+        let mut only = Vec::new();
+        for word in vdevs {
+            let found = counted.iter().find_map(|(pool, _)| pool.named(word));
+            match pools.first() {
+                None if found.is_none() => bail!(
+                    "no server has the pool '{word}': requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run; \
+                     'zpool list -v {word}' shows its space"
+                ),
+                Some(pool) if found.is_none() => {
+                    bail!("'{word}' is no vdev of '{pool}', and no pool that a server has")
+                }
+                _ => only.extend(found),
+            }
         }
-        let is_meant = |who: &protocol::Who| self.pools.is_empty() || self.pools.iter().any(|name| who.is_called(name));
+        Ok((counted, only))
+    }
+
+    /// The counts of these pools, and of all if none is named.
+    fn asked(
+        &self,
+        context: &Context,
+        servers: Vec<(PathBuf, protocol::Who)>,
+        pools: &[String],
+    ) -> Result<Vec<Counted>> {
+        let is_meant = |who: &protocol::Who| pools.is_empty() || pools.iter().any(|name| who.is_called(name));
         let mut counted = Vec::new();
         for (socket, who) in servers.into_iter().filter(|(_, who)| is_meant(who)) {
             let line = ["cenote", "zpool", "iostat", "--counts"].into_iter().chain(self.names.options());
