@@ -46,6 +46,7 @@ pub mod mounting;
 mod mounts;
 mod newpool;
 pub mod protocol;
+mod returned;
 mod served;
 mod service;
 pub mod serving;

@@ -15,6 +15,7 @@ use cenote_taskq::{Class, Either, race};
 
 use crate::autoreplace;
 use crate::error::{Context as _, Result};
+use crate::returned::Lookout;
 use crate::{Console, LiveMounts, OpenVolumes, ServedPool, signals};
 
 /// The first interval between retries of failed devices, if no one can report that they are back.
@@ -62,14 +63,14 @@ pub(crate) async fn serve(
     let pool = pool.start(tunables.tx).await;
     cenote_scan::attend(&pool);
     pool.take_spares();
-    watch_devices(console, &pool);
+    let devices = Arc::new(std::sync::Mutex::new(devices));
+    watch_devices(console, &pool, devices.clone());
     watch(console, &pool, recovery);
     watch_hangs(console, &pool);
     watch_space(console, &pool);
     give_up_when_asked_twice(console, &pool);
     // Once this txg is on disk no other process imports it.
     pool.sync().await?;
-    let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = console.clone();
     let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)), tunables.mounts);
     Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, devices, end: Arc::default() })
@@ -78,8 +79,9 @@ pub(crate) async fn serve(
 /// How often devices are looked at that have grown, or were not there.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Obeys the properties `autoexpand` and `autoreplace`.
-fn watch_devices(console: &Arc<dyn Console>, pool: &Pool) {
+/// Takes devices back that were gone, and obeys the properties `autoexpand` and `autoreplace`.
+fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync::Mutex<Vec<PathBuf>>>) {
+    let mut lookout = Lookout::default();
     let (console, weak, handle) = (console.clone(), pool.downgrade(), pool.handle().clone());
     handle.clone().detach(Class::Background, async move {
         loop {
@@ -91,6 +93,13 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool) {
             // A device that fails is told of elsewhere.
             if let Ok(true) = pool.expand_if_wanted().await {
                 console.note(&format!("pool '{}' has the room that its devices have got", pool.name()));
+            }
+            let own = devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            match lookout.take_back(&pool, &own).await {
+                Ok(back) => back.iter().for_each(|path| {
+                    console.note(&format!("pool '{}': the device at {} is back", pool.name(), path.display()));
+                }),
+                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.causes())),
             }
             match autoreplace::replace_absent(&pool).await {
                 Ok(replaced) => replaced.iter().for_each(|path| {

@@ -72,7 +72,7 @@ impl FoundLeaf {
     }
 
     /// The txg of its newest uberblock or label.
-    fn newest_txg(&self) -> Txg {
+    pub(crate) fn newest_txg(&self) -> Txg {
         self.uberblocks.iter().map(|copy| copy.uberblock.txg).fold(self.txg, Txg::max)
     }
 

@@ -193,6 +193,7 @@ fn fields(question: &str, answer: &str) -> Fields {
     }
     match question.split(' ').next().unwrap_or_default() {
         "get" => properties(answer, &mut fields),
+        "events" if answer.contains("class = ") => members(answer, &mut fields),
         "events" => classes(answer, &mut fields),
         "iostat" => headings(answer, &mut fields),
         _ => {
@@ -240,6 +241,32 @@ fn classes(answer: &str, fields: &mut Fields) {
         if class.starts_with("ereport.") || class.starts_with("sysevent.") || class.starts_with("resource.") {
             fields.insert(class.to_owned(), String::new());
         }
+    }
+}
+
+/// The members of events by their class, with the form of the value; of states, limits and names the value itself. Of events of a class that differ
+/// all values are given, in order.
+fn members(answer: &str, fields: &mut Fields) {
+    let mut class = "";
+    let mut found: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for line in answer.lines() {
+        let Some((name, value)) = line.trim().split_once(" = ") else {
+            class = line.split_whitespace().last().filter(|word| word.contains('.')).unwrap_or(class);
+            continue;
+        };
+        // Values of the others are times, guids, places and counts.
+        let is_said = ["state", "_state", "_t", "_n", "failmode", "context", "scheme", "type", "version", "class"];
+        let form = match value.as_bytes() {
+            _ if is_said.iter().any(|end| name.ends_with(end)) => value,
+            [b'"', ..] => "text",
+            [b'(', ..] => "list",
+            _ if value.contains(' ') => "numbers",
+            _ => "number",
+        };
+        found.entry(format!("{class} {name}")).or_default().insert(form);
+    }
+    for (name, forms) in found {
+        fields.insert(name, forms.into_iter().collect::<Vec<_>>().join(" | "));
     }
 }
 

@@ -523,6 +523,59 @@ fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() 
     zdb(&images);
 }
 
+/// A cable is pulled, and put back elsewhere: the device has not failed, is taken back by its label, and an older copy beside it is not.
+#[test]
+fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let [first, second, third, copy] =
+        ["1.img", "second.img", "third.img", "a-copy.img"].map(|name| images.dir.join(name));
+    let unplugged = images.cache.path().join("unplugged");
+    let older = std::fs::read(&first).unwrap();
+    let mut mounted = Mounted::new(&images, "mine");
+    std::fs::write(&copy, &older).unwrap();
+    std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
+    images.run("zpool", &["sync", "mine"]);
+    for (is_noticed, from, to, name) in [(false, &first, &second, "second.img"), (true, &second, &third, "third.img")] {
+        if is_noticed {
+            // Its requests fail.
+            std::fs::copy(from, &unplugged).unwrap();
+            std::fs::remove_file(from).unwrap();
+        } else {
+            // They do not, and a person says so.
+            std::fs::rename(from, &unplugged).unwrap();
+            std::fs::write(from, "another one is in the slot").unwrap();
+            images.run("zpool", &["reopen", "mine"]);
+        }
+        std::fs::write(mounted.path(name), vec![8; 3 << 20]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            images.run("zpool", &["sync", "mine"]);
+            let status = images.run("zpool", &["status", "mine"]);
+            if status.contains("UNAVAIL") {
+                break;
+            }
+            assert!(is_noticed && !status.contains("FAULTED") && Instant::now() < deadline, "{status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::fs::rename(&unplugged, to).unwrap();
+        let healthy = || images.run("zpool", &["status", "mine"]).contains(" state: ONLINE");
+        while tree(&images) != format!("mirror-0 0.img {name}") || !healthy() {
+            assert!(Instant::now() < deadline, "{}", images.run("zpool", &["status", "mine"]));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        mounted.says(&format!("{name} is back\n"));
+    }
+    mounted.end(End::Unmount);
+    assert!(older == std::fs::read(&copy).unwrap(), "an older copy is left alone");
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::rename(&third, &first).unwrap();
+    images.assert_whole();
+    zdb(&images);
+}
+
 /// Taken by its name, rebuilt or resilvered, seen in use, and given back; no disk is charged with what the spare lacked.
 #[test]
 fn a_distributed_spare_is_used_and_given_back() {

@@ -119,7 +119,7 @@ impl Syncer {
     }
 
     /// Has the pool do without a device that is gone. `false` if it cannot.
-    async fn enter_lost(&mut self, guid: Guid) -> Result<bool, SpaError> {
+    pub(super) async fn enter_lost(&mut self, guid: Guid) -> Result<bool, SpaError> {
         let (_, vdev, _) = self.device(guid).await?;
         if !self.devices.root_vdev.disks.contains_key(&guid) {
             return Ok(true);

@@ -24,6 +24,7 @@ pub(crate) mod received;
 mod reguid;
 pub(crate) mod remove;
 mod rename;
+mod returned;
 pub(crate) mod snapshot;
 mod spares;
 pub(crate) mod split;

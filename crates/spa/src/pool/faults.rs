@@ -8,7 +8,7 @@
 //! ```
 //! **A device that takes nothing** is not asked for ten requests that fail: after the first one it is tried ([`VdevTree::probe_leaf`]), and if it fails
 //! [`PROBES`] times in a row, [`PROBE_PAUSE`] apart, it is judged. (OpenZFS tries once; a cable that is out for a second costs a device nothing
-//! here but the txgs that it missed.)
+//! here but the txgs that it missed.) A device that is not there any more has not failed: it is missed, and taken back once it is there again.
 //!
 //! [`VdevTree::probe_leaf`]: cenote_vdev::tree::VdevTree::probe_leaf
 //!
@@ -25,6 +25,7 @@ use cenote_taskq::{Class, Either, race};
 
 use super::shared::Shared;
 use crate::error::SpaError;
+use crate::events::diagnosis::Verdict;
 
 /// A device that fails this many tries takes nothing any more.
 const PROBES: usize = 3;
@@ -75,8 +76,11 @@ impl Shared {
                 let condemned = shared.clone().make(None, move |syncer| {
                     Box::pin(async move {
                         // Where this had to wait, as while the pool was suspended, a person may have said that all is well.
-                        let is_current = syncer.blocks.space.events.pardons() == pardons;
-                        Ok::<_, SpaError>(if is_current { syncer.devices.condemn(leaf, verdict)? } else { None })
+                        if syncer.blocks.space.events.pardons() != pardons {
+                            return Ok::<_, SpaError>(None);
+                        }
+                        let gone = if verdict == Verdict::Fault { syncer.lose_if_gone(leaf).await? } else { None };
+                        Ok(if gone.is_some() { gone } else { syncer.devices.condemn(leaf, verdict)? })
                     })
                 });
                 match condemned.await {
