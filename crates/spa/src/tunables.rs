@@ -66,7 +66,7 @@ cenote_kstat::tunables! {
         /// Bytes that are read ahead, and copied in one txg, at most (OpenZFS has 64 MiB on their way).
         zfs_remove_max_copy_bytes: u64 = 16 << 20, "bytes", Number(1 << 16, 1 << 30), Live;
         /// The longest piece that is copied to one place.
-        zfs_remove_max_segment: u64 = 16 << 20, "bytes", Number(1 << 16, 16 << 20), Live;
+        zfs_remove_max_segment: u64 = 16 << 20, "bytes", Number(512, 16 << 20), Live;
         /// The longest gap between ranges in use that is copied with them, to keep the mapping short.
         vdev_removal_max_span: u64 = 32 << 10, "bytes", Number(0, 1 << 20), Live;
         /// A removal stands still; for tests.
