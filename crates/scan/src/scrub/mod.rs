@@ -10,6 +10,8 @@
 //! **Views.** A view is let go after [`VIEW_STEPS`] steps, so a scan of hours keeps no space for hours.
 
 #[cfg(test)]
+mod bug_tests;
+#[cfg(test)]
 mod error_tests;
 mod errors;
 pub(crate) mod reads;

@@ -580,7 +580,7 @@ async fn check_line(view: &View, at: u64, queued: Vec<u64>) {
 
 /// Found by an outsider: a device that fails each commit had a resilver begin in each txg, more than a thousand in a minute, and no wait for it ended.
 #[test]
-fn a_device_that_misses_each_txg_is_not_resilvered_in_each() {
+fn a_device_that_misses_each_txg_is_not_resilvered_in_each_5970() {
     let runtime = Runtime::simulated(21);
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
@@ -619,7 +619,7 @@ fn a_device_that_misses_each_txg_is_not_resilvered_in_each() {
 
 /// A block that no device has any more keeps its txg in the log of the device that was resilvered: the one that is to go may be the last to give it.
 #[test]
-fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
+fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log_9551() {
     let mut errors = 0;
     for seed in 22..28 {
         let runtime = Runtime::simulated(seed);

@@ -64,6 +64,14 @@ impl Syncer {
         Ok(())
     }
 
+    /// Notes what leaves lack that distributed spares were given in their places, once the reports of rebuilds and scans about that are taken.
+    pub(super) async fn note_passed_over(&mut self, txg: Txg) -> Result<(), SpaError> {
+        let passed_over = self.devices.tree.take_passed_over().into_iter();
+        // Txgs to come, which a new spare lacks too, the leaf misses by itself.
+        let upto_now = passed_over.map(|(guid, txgs)| (guid, txgs.before(Txg(txg.0.saturating_add(1)))));
+        self.note_dtls(txg, 1, upto_now.collect()).await
+    }
+
     /// Gives a leaf that is new a log with these txgs, of which some are to come.
     pub(crate) async fn set_dtl(&mut self, txg: Txg, guid: Guid, missed: Dtl) -> Result<(), SpaError> {
         let before = self.devices.root_vdev.missed.insert(guid, missed);

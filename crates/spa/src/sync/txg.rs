@@ -73,6 +73,7 @@ impl Syncer {
         let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
         self.settle_rebuilds().await?;
         self.settle_scan(has_changed).await?;
+        self.note_passed_over(txg).await?;
         self.settle_leaf_work().await?;
         self.note_scan();
         self.log_errors(txg).await;

@@ -17,7 +17,8 @@
 //!
 //! **Leaves that have missed the block's txg** are written too. That is a resilver's work, and a resilver calls this; for a reader's mend it
 //! costs one write more, and the block has its redundancy sooner. Their old bytes are no fault of theirs, and their dirty time logs stay as
-//! they are: only a resilver knows that a txg is made up for. A leaf that is not there, faulted, or not to be written is left out.
+//! they are: only a resilver knows that a txg is made up for. A leaf that is not there, faulted, or not to be written is left out; what a
+//! distributed spare should have there it lacks from then on ([`super::passed_over`]).
 //!
 //! **Invariants.**
 //! 1. What is written is a block that was verified, to a place that is kept for it until devices have answered: the *keep* that the caller
@@ -47,6 +48,7 @@ use super::gate::Flight;
 use super::node::{Kind, Leaf, Node};
 use super::write::{WriteContext, column_bytes, parity_columns};
 use super::{Depth, Extent, ReadContext, Topology, VdevTree};
+use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::queue::QueueClass;
@@ -372,6 +374,9 @@ impl Topology {
         let Part { node, leaf, address, bytes, size, is_shadow, is_lacking } = part;
         let extent = Extent { address: *address, len: bytes.len() as u64 };
         let Some((disk, queue)) = leaf.writable_disk().filter(|_| leaf.holds(extent.address, extent.len)) else {
+            if *is_lacking {
+                self.pass_over(node, &Dtl::of(mend.birth.0..mend.birth.0.saturating_add(1)));
+            }
             return Ok(0);
         };
         let reading = ReadContext::new(mend.birth).of_class(mend.class);

@@ -38,6 +38,7 @@ mod mend;
 mod mirror;
 mod node;
 mod outage;
+mod passed_over;
 mod rebuild;
 mod reflow;
 mod set;

@@ -222,14 +222,19 @@ impl Topology {
         for ((wanted, bytes), column) in wanted.into_iter().zip(bytes).zip(columns) {
             let bytes = bytes.map(Buf::freeze);
             let needed_by: BTreeSet<Guid> = wanted.iter().flat_map(|target| target.needed_by.iter().copied()).collect();
-            let mut taken = BTreeSet::new();
+            let (mut taken, mut passed_over) = (BTreeSet::new(), Vec::new());
             for Target { leaf, needed_by } in wanted {
                 let bytes = bytes.clone().expect("what has targets was read, or reconstructed");
                 // A spare's place may be on a disk that is away, for which another spare stands.
                 if self.can_take(leaf, column.extent) {
                     taken.extend(needed_by.iter().copied());
                     writes.push(self.write_target(leaf, needed_by, column.extent, bytes));
+                } else {
+                    passed_over.push((leaf, needed_by));
                 }
+            }
+            for (leaf, needed_by) in passed_over {
+                self.pass_over_for(leaf, &(&needed_by & &taken));
             }
             rebuilt.failed.extend(needed_by.difference(&taken));
         }

@@ -63,11 +63,13 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
+use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
 use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, gate, mend};
+use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::{LayoutError, MAX_BLOCK_BYTES};
@@ -124,6 +126,8 @@ pub(super) struct Common {
     pub(super) suspension: OnceLock<Arc<Suspension>>,
     /// Repairs that are under way.
     pub(super) mends: mend::Mends,
+    /// Txgs that leaves lack since spares were given something in their places, and that nobody has noted yet.
+    pub(super) passed_over: Mutex<BTreeMap<Guid, Dtl>>,
 }
 
 impl Common {
@@ -149,6 +153,7 @@ impl Common {
             indirect: OnceLock::new(),
             suspension: OnceLock::new(),
             mends: mend::Mends::default(),
+            passed_over: Mutex::default(),
         }
     }
 }
