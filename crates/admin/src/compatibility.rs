@@ -36,6 +36,14 @@ pub(crate) fn allowed(value: &str, read: ReadList<'_>) -> Result<Option<BTreeSet
     Ok(all)
 }
 
+/// Whether a value of the property can be used: each list that it names can be read, and lists features.
+///
+/// # Errors
+/// It cannot.
+pub fn known_lists(value: &str, read: ReadList<'_>) -> Result<(), AdminError> {
+    Ok(allowed(value, read).map(drop)?)
+}
+
 /// Names between white space and commas; `#` begins a comment.
 fn parse(text: &str) -> Result<BTreeSet<String>, ListError> {
     let words = text.lines().flat_map(|line| {

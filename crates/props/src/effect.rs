@@ -78,14 +78,14 @@ pub const OF_DATASETS: &[(&str, Effect)] = &[
 /// Of pools, by name; features apart, which are all obeyed.
 pub const OF_POOLS: &[(&str, Effect)] = &[
     ("altroot", NotYet),
-    ("ashift", NotYet),
+    ("ashift", Obeyed),
     ("autoexpand", Obeyed),
     ("autoreplace", Obeyed),
     ("autotrim", Obeyed),
     ("bootfs", Obeyed),
     ("cachefile", Obeyed),
     ("comment", Obeyed),
-    ("compatibility", NotYet),
+    ("compatibility", Obeyed),
     ("dedup_table_quota", NotYet),
     ("dedupditto", NotYet),
     ("delegation", Stored),

@@ -51,7 +51,10 @@ impl PoolSettings {
                 .split_once('=')
                 .ok_or_else(|| ValueError::Syntax("missing value in -o PROPERTY=VALUE".into()))?;
             match (name, value) {
-                ("ashift", value) => ashift = parse_ashift(value)?,
+                ("ashift", value) => {
+                    ashift = parse_ashift(value)?;
+                    properties.extend(ashift.map(|of| (name.to_owned(), Some(PropertyValue::Number(of.into())))));
+                }
                 ("compatibility", value) => {
                     may_have = allowed(value, read_list)?;
                     properties.push((name.to_owned(), Some(PropertyValue::Text(value.to_owned()))));

@@ -4,7 +4,7 @@ use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
 use cenote_spa::PropertyValue;
 
-use super::{ValueError, check_user_property, kept, setting};
+use super::{ValueError, check_user_property, kept, parse_ashift, setting};
 
 type Result<T> = std::result::Result<T, ValueError>;
 
@@ -33,6 +33,14 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
     if property.name == "cachefile" {
         let what = "not supported yet: the property 'cachefile' by other ways than 'zpool create', 'import' and 'set'";
         return Err(ValueError::NotYet(what.into()));
+    }
+    // Whether its lists can be read is known where they are (`known_lists`).
+    if property.name == "compatibility" {
+        return Ok(("compatibility".to_owned(), Some(PropertyValue::Text(value.to_owned()))));
+    }
+    if property.name == "ashift" {
+        let ashift = parse_ashift(value)?.unwrap_or(0);
+        return Ok(("ashift".to_owned(), Some(PropertyValue::Number(ashift.into()))));
     }
     // The dataset's number, which is kept, is known where the pool is.
     if property.name == "bootfs" {

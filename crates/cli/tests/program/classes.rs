@@ -326,6 +326,35 @@ fn what_cannot_be_made_is_refused() {
     }
 }
 
+/// The sector size of vdevs that come later, and the features that `zpool upgrade` may enable, are properties of a pool that exists.
+#[test]
+fn the_sector_size_and_the_features_to_have_are_properties() {
+    let images = made("-o ashift=12 mine @a");
+    let get = |property: &str| images.run("zpool", &["get", "-Ho", "value,source", property, "mine"]);
+    assert_eq!(get("ashift"), "12\tlocal\n");
+    images.run("zpool", &["set", "ashift=14", "mine"]);
+    for wrong in ["ashift=8", "ashift=17", "ashift=x", "compatibility=nothing"] {
+        assert!(images.refused("zpool", &["set", wrong, "mine"]).contains(&wrong[..6]), "{wrong}");
+    }
+    assert_eq!(get("ashift"), "14\tlocal\n");
+    // The new device would have larger sectors than the mirror that it comes to.
+    let other = images.dir.join("b");
+    std::fs::File::create(&other).unwrap().set_len(128 << 20).unwrap();
+    let other = other.to_str().unwrap();
+    let first = images.dir.join("a");
+    let refused = images.refused("zpool", &["attach", "mine", first.to_str().unwrap(), other]);
+    assert!(refused.contains("optimal sector size"), "{refused}");
+    images.run("zpool", &["attach", "-o", "ashift=12", "mine", first.to_str().unwrap(), other]);
+    let list = images.dir.join("list");
+    std::fs::write(&list, "lz4_compress\n").unwrap();
+    let value = list.display().to_string();
+    images.run("zpool", &["set", &format!("compatibility={value}"), "mine"]);
+    assert_eq!(get("compatibility"), format!("{value}\tlocal\n"));
+    images.run("zpool", &["set", "compatibility=off", "mine"]);
+    assert!(get("compatibility").starts_with("off\t"), "{}", get("compatibility"));
+    std::fs::remove_file(&list).unwrap();
+}
+
 /// Method: what `zfs set` takes of an existing root, at its creation; `verify` and `zdb` count what is reserved.
 #[test]
 fn a_pools_root_gets_limits_and_reservations_when_it_is_made() {

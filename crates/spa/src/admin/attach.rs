@@ -265,6 +265,8 @@ impl Syncer {
     async fn plan_attachment(&self, options: AttachOptions) -> Result<Attachment, SpaError> {
         self.check_no_checkpoint()?;
         let AttachOptions { old: old_guid, new, is_replacing, is_sequential, ashift, seed } = options;
+        let own = u32::try_from(self.number_property("ashift").await?).ok().filter(|ashift| *ashift != 0);
+        let ashift = ashift.or(own);
         let root_vdev = &self.devices.root_vdev;
         let Some(((ancestors, old), (_, top))) = root_vdev.vdev(old_guid).zip(root_vdev.top_of(old_guid)) else {
             return Err(self.device(old_guid).await.err().unwrap_or_else(no_such_device));

@@ -104,7 +104,7 @@ impl Pool {
 }
 
 impl Syncer {
-    async fn number_property(&self, name: &str) -> Result<u64, SpaError> {
+    pub(super) async fn number_property(&self, name: &str) -> Result<u64, SpaError> {
         let directory = Zap::open(self.mos.directory.clone()).await?;
         let Some(object) = directory.find_u64(pool_directory::PROPERTIES).await? else { return Ok(0) };
         let properties = Zap::open(self.mos.objset.object(ObjectId(object)).await?).await?;

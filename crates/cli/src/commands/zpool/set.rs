@@ -1,11 +1,11 @@
 //! `zpool set`.
 
-use cenote_admin::{SetPoolRequest, SetVdevRequest};
+use cenote_admin::{SetPoolRequest, SetVdevRequest, known_lists};
 
 use crate::prelude::*;
 
-/// Set a property of a pool: autoexpand, autoreplace, autotrim, bootfs, cachefile, comment, delegation, failmode,
-/// listsnapshots, multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled. Or set a property of a vdev.
+/// Set a property of a pool: ashift, autoexpand, autoreplace, autotrim, bootfs, cachefile, comment, compatibility, delegation, failmode, listsnapshots,
+/// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled. Or set a property of a vdev.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The property and its value.
@@ -22,6 +22,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(vdev) = vdev {
         context.carry_out(&SetVdevRequest { setting, pool, vdev }).await?;
         return Ok(Outcome::Good);
+    }
+    if let Some(value) = setting.strip_prefix("compatibility=") {
+        known_lists(value, &cenote_host::feature_list)?;
     }
     match setting.strip_prefix("cachefile=") {
         // Of the list of imported pools, not of the pool itself.
