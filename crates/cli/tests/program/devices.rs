@@ -523,6 +523,46 @@ fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() 
     zdb(&images);
 }
 
+/// Goal: changes of devices are the events that OpenZFS has for them, each once; and a pool without a removed log device is whole.
+#[test]
+fn each_change_of_a_device_is_an_event() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let [first, second, third] =
+        ["0.img", "1.img", "third.img"].map(|name| images.dir.join(name).display().to_string());
+    File::create(&third).unwrap().set_len(std::fs::metadata(&first).unwrap().len()).unwrap();
+    let mounted = Mounted::new(&images, "mine");
+    let steps: &[(&[&str], &[&str])] = &[
+        (&["offline", "mine", &second], &["statechange"]),
+        (&["online", "mine", &second], &["statechange", "vdev_online", "resilver_start", "resilver_finish"]),
+        (&["attach", "mine", &first, &third], &["vdev_attach", "resilver_start", "resilver_finish"]),
+        (&["detach", "mine", &third], &["vdev_remove"]),
+        (&["replace", "mine", &second, &third], &["vdev_attach", "resilver_start", "resilver_finish", "vdev_remove"]),
+        (&["offline", "-f", "mine", &third], &["statechange"]),
+        (&["clear", "mine", &third], &["statechange", "vdev_clear", "resilver_start", "resilver_finish"]),
+        (&["add", "mine", "log", &second], &["vdev_add"]),
+        (&["remove", "mine", &second], &["vdev_remove_dev"]),
+        (&["reguid", "mine"], &["pool_reguid"]),
+    ];
+    for (words, wanted) in steps {
+        images.run("zpool", &["events", "-c"]);
+        images.run("zpool", words);
+        images.run("zpool", &["wait", "mine"]);
+        images.run("zpool", &["sync", "mine"]);
+        let text = images.run("zpool", &["events", "-H"]);
+        let mut told: Vec<&str> = text.lines().filter_map(|line| line.rsplit('.').next()).collect();
+        told.retain(|name| !["history_event", "config_sync"].contains(name));
+        let mut wanted = wanted.to_vec();
+        told.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(told, wanted, "{words:?}: {text}");
+    }
+    mounted.end(End::Unmount);
+    zdb(&images);
+}
+
 /// A cable is pulled, and put back elsewhere: the device has not failed, is taken back by its label, and an older copy beside it is not.
 #[test]
 fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {

@@ -419,6 +419,7 @@ impl Syncer {
         }
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
+        self.blocks.space.events.of_device("vdev_attach", guid);
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
         let Some(vdev) = rebuilt else {
             self.jobs.scan.is_resilver_wanted = true;
@@ -462,6 +463,7 @@ impl Syncer {
             label.config = Some(spare_label(spare));
         }
         self.change_without(guid, vdev, next).await?;
+        self.blocks.space.events.of_device("vdev_remove", guid);
         if let (Some(label), Some(_)) = (&label, spare) {
             let mut found = (*self.devices.found.auxiliaries).clone();
             let disk = label.disk.clone();

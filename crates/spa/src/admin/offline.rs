@@ -125,6 +125,12 @@ impl Pool {
     /// It is no device of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
+        self.use_again(guid, paths, "vdev_online").await
+    }
+
+    /// As [`Self::online_device`], with the event that a device which was not used is from then on.
+    #[boxed]
+    async fn use_again(&self, guid: Guid, paths: Vec<PathBuf>, event: &'static str) -> Result<Onlined, SpaError> {
         if self.online_cache(guid).await {
             return Ok(Onlined { state: VdevState::Online, missed: Dtl::new(), reason: None });
         }
@@ -147,7 +153,12 @@ impl Pool {
                 opened => found = Some(opened),
             }
         }
-        self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await
+        let onlined =
+            self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await?;
+        if onlined.state.is_readable() && (is_out || !is_open) {
+            self.events().of_device(event, guid);
+        }
+        Ok(onlined)
     }
 
     /// Looks at all devices that are used, and opens those that are not, if they are at their recorded paths now. Returns those that were found.
@@ -185,7 +196,7 @@ impl Pool {
             let state = tree.as_ref().and_then(|tree| state_of(&tree.status(), vdev.guid));
             let is_used = state.is_some_and(VdevState::is_readable);
             if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline && !is_used {
-                self.online_device(vdev.guid, Vec::new()).await?;
+                self.use_again(vdev.guid, Vec::new(), "vdev_clear").await?;
             }
         }
         Ok(())

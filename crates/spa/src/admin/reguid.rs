@@ -24,7 +24,9 @@ impl Syncer {
     pub(crate) async fn enter_guid(&mut self, guid: Guid) -> Result<(), SpaError> {
         self.check_no_checkpoint()?;
         let status = self.devices.tree.status();
-        if status.state != VdevState::Online || status.leaves().iter().any(|leaf| leaf.state != VdevState::Online) {
+        // Where a vdev was removed there is none to be missing.
+        let is_whole = |state| matches!(state, VdevState::Online | VdevState::Removed);
+        if status.state != VdevState::Online || !status.leaves().iter().all(|leaf| is_whole(leaf.state)) {
             return Err(SpaError::refused(
                 Refusal::Busy,
                 "a device is missing or not whole: bring it online, or detach it, first",

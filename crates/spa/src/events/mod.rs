@@ -436,9 +436,9 @@ impl Events {
         self.post_event("sysevent", name, Some((vdev, state)), |list| list.push("resilver_type", "sequential"));
     }
 
-    /// A leaf is used again, as far as its errors go.
-    pub(crate) fn cleared(&self, leaf: Guid) {
-        self.sysevent("vdev_clear", Some((leaf, ereport::state(LeafState::Online))));
+    /// A change about a device that is used, by its name as in `sysevent.fs.zfs.NAME`.
+    pub(crate) fn of_device(&self, name: &str, leaf: Guid) {
+        self.sysevent(name, Some((leaf, ereport::state(LeafState::Online))));
     }
 
     /// A block that could not be read from any copy.

@@ -159,7 +159,7 @@ impl Pool {
                 let pardoned = syncer.devices.pardon(leaf)?;
                 syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
                 for leaf in &pardoned {
-                    syncer.blocks.space.events.cleared(*leaf);
+                    syncer.blocks.space.events.of_device("vdev_clear", *leaf);
                 }
                 Ok::<_, SpaError>(!pardoned.is_empty())
             })
