@@ -552,6 +552,12 @@ fn each_change_of_a_device_is_an_event() {
         images.run("zpool", &["wait", "mine"]);
         images.run("zpool", &["sync", "mine"]);
         let text = images.run("zpool", &["events", "-H"]);
+        let members = images.run("zpool", &["events", "-v"]);
+        for about in
+            members.split("\n\n").filter(|event| event.contains(".vdev_attach") || event.contains(".vdev_remove\""))
+        {
+            assert!(about.contains("vdev_path = "), "{about}");
+        }
         let mut told: Vec<&str> = text.lines().filter_map(|line| line.rsplit('.').next()).collect();
         told.retain(|name| !["history_event", "config_sync"].contains(name));
         let mut wanted = wanted.to_vec();

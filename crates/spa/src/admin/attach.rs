@@ -419,6 +419,7 @@ impl Syncer {
         }
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
+        self.blocks.space.events.set_vdevs(&self.devices);
         self.blocks.space.events.of_device("vdev_attach", guid);
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
         let Some(vdev) = rebuilt else {

@@ -344,9 +344,7 @@ impl Syncer {
         self.blocks.unflushed_txgs.remove(&vdev);
         self.blocks.space.log_device_removed(vdev);
         self.devices.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
-        /// A vdev that is not open any more (`VDEV_STATE_CLOSED`).
-        const CLOSED: u64 = 1;
-        self.blocks.space.events.sysevent("vdev_remove_dev", Some((guid, CLOSED)));
+        self.blocks.space.events.of_device("vdev_remove_dev", guid);
         let path = top.path.as_deref().unwrap_or("-").to_owned();
         self.record_event("vdev remove", &format!("{} vdev (log) {path}", self.name), None).await?;
         Ok((txg, labels))
