@@ -202,9 +202,7 @@ impl Topology {
     ) {
         let verify = |bytes: &[u8]| bytes == truth;
         let check = Check { verify: &verify, size: truth.len() };
-        let mut holders = Vec::new();
-        self.collect_holders(node, extent.address, false, Depth::START, &mut holders);
-        for (leaf, lacks) in holders {
+        for (leaf, lacks) in self.holders_below(node, extent.address) {
             if lacks {
                 // Its old bytes are no fault of the disk on which a distributed spare lies.
                 if let Ok(read) = self.read_one(leaf, extent, None, context).await {
@@ -231,9 +229,14 @@ impl Topology {
 
     /// The leaves and stripes that should each have what is at this address of a vdev: what mirrors come down to.
     pub(super) fn holders_at<'a>(&'a self, node: &'a Node, address: u64) -> Vec<&'a Node> {
+        self.holders_below(node, address).into_iter().map(|(node, _)| node).collect()
+    }
+
+    /// The same, and of each whether it is led to by a distributed spare that may lack what belongs there.
+    pub(super) fn holders_below<'a>(&'a self, node: &'a Node, address: u64) -> Vec<(&'a Node, bool)> {
         let mut found = Vec::new();
         self.collect_holders(node, address, false, Depth::START, &mut found);
-        found.into_iter().map(|(node, _)| node).collect()
+        found
     }
 
     /// `lacks`: it is led to by a distributed spare that may lack what belongs there.

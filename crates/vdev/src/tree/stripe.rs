@@ -7,6 +7,8 @@
 //! 3. The columns of children that have missed the block's txg: if they verify, they are not stale after all.
 //! 4. Some column is silently corrupt, and no device reports an error: every set of up to `parity` *suspects* is taken for lost in turn and
 //!    rebuilt from the others, until the block verifies.
+//! 5. A child that is being replaced, or that a spare stands for, has several devices, and one of them was read. A power cut may have cost that one what
+//!    another has: each choice of one device of each such child is read instead, without suspects at first, and then as in stage 4.
 //!
 //! Then the columns that were read are compared with the verified data, and the children of wrong columns, parity included, are reported.
 //!
@@ -27,6 +29,7 @@ use cenote_taskq::{join_all, yield_now};
 
 use super::gate::Flight;
 use super::node::{Kind, Node};
+use super::write::parity_columns;
 use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};
@@ -40,6 +43,10 @@ const ATTEMPTS_MAX: u64 = 1 << 16;
 const ATTEMPT_BYTES_MAX: u64 = 64 << 30;
 /// Attempts between two looks at what else is to do.
 const ATTEMPTS_PER_TURN: u64 = 16;
+
+/// How many devices of a child are read in stage 5, and how many choices of them are tried.
+const DEVICES_MAX: usize = 4;
+const CHOICES_MAX: usize = 64;
 
 /// How often in a row a child must come out far behind its siblings to sit out.
 const COMPARISONS: u32 = 3;
@@ -81,6 +88,16 @@ pub(super) struct Stripe<'a> {
 struct Suspects<'a> {
     kind: &'a Kind,
     offset_bytes: u64,
+}
+
+/// A device of a child that has several.
+struct Held<'a> {
+    child: u32,
+    leaf: &'a Node,
+    /// It may lack the block.
+    is_stale: bool,
+    /// Its columns, and the runs where they were read to.
+    columns: Vec<(usize, u32)>,
 }
 
 /// Columns that were rebuilt.
@@ -290,9 +307,20 @@ impl<'a> Stripe<'a> {
             }
         }
         self.fetch(Cell::Stale, true, Patience::Long).await;
-        let mut block = self.try_suspects(check).await?;
+        let mut attempts = 0;
+        if let Some(mut block) = self.try_suspects(check, &mut attempts).await {
+            check.clear_padding(&mut block);
+            self.audit(&block, true);
+            return Some(block);
+        }
+        let devices = self.read_devices().await;
+        let mut block = self.try_devices(check, &devices).await?;
         check.clear_padding(&mut block);
         self.audit(&block, true);
+        // All of them are compared by whoever reads everything.
+        if !everything {
+            self.audit_devices(&block, &devices);
+        }
         Some(block)
     }
 
@@ -484,8 +512,99 @@ impl<'a> Stripe<'a> {
         Some(rebuilt)
     }
 
-    /// Takes sets of suspects for lost until the block verifies.
-    async fn try_suspects(&mut self, check: Check<'_>) -> Option<Buf> {
+    /// Reads what each device of the children with several has.
+    async fn read_devices(&mut self) -> Vec<Held<'a>> {
+        let mut asked = Vec::new();
+        for (index, child) in self.nested_columns().filter(|(index, _)| self.bytes(*index).is_some()) {
+            let column = self.map.columns()[index];
+            let holders = self.tree.holders_below(child, column.address_bytes);
+            if holders.len() > 1 {
+                asked.extend(holders.into_iter().take(DEVICES_MAX).enumerate().map(|holder| (column, index, holder)));
+            }
+        }
+        let reads = asked
+            .iter()
+            .map(|(column, _, (_, (leaf, _)))| self.tree.read_one(leaf, extent_of(column), None, self.context));
+        let mut devices: Vec<(usize, Held<'a>)> = Vec::new();
+        for ((column, index, (number, (leaf, lacks))), read) in asked.iter().zip(join_all(reads).await) {
+            let Ok(read) = read else { continue };
+            debug_assert_eq!(read.len() as u64, column.size_bytes, "a column is read whole");
+            let read_to = (*index, self.runs.len() as u32);
+            self.runs.push(read);
+            let is_same = |known: &&mut (usize, Held<'a>)| known.0 == *number && known.1.child == column.child;
+            match devices.iter_mut().find(is_same) {
+                Some((_, held)) => held.columns.push(read_to),
+                None => {
+                    let is_stale = *lacks || leaf.missed.contains(self.context.birth);
+                    devices.push((*number, Held { child: column.child, leaf, is_stale, columns: vec![read_to] }));
+                }
+            }
+        }
+        devices.into_iter().map(|(_, held)| held).collect()
+    }
+
+    /// Has each child with several devices give what one of them has, in all choices, until the block verifies.
+    async fn try_devices(&mut self, check: Check<'_>, devices: &[Held<'a>]) -> Option<Buf> {
+        // Of each child those that differ from what was read at first.
+        let mut others: Vec<(u32, Vec<&Held<'a>>)> = Vec::new();
+        for held in devices {
+            let is_other =
+                held.columns.iter().any(|(index, run)| self.bytes(*index) != Some(&self.runs[*run as usize]));
+            match others.iter_mut().find(|(child, _)| *child == held.child) {
+                _ if !is_other => {}
+                Some((_, of_child)) => of_child.push(held),
+                None => others.push((held.child, vec![held])),
+            }
+        }
+        let before = self.cells.clone();
+        let mut attempts = 0;
+        for has_suspects in [false, true] {
+            let mut choice = vec![0; others.len()];
+            for _ in 0..CHOICES_MAX {
+                if !next_choice(&mut choice, |child| others[child].1.len()) {
+                    break;
+                }
+                self.cells.clone_from(&before);
+                for (number, (_, of_child)) in choice.iter().zip(&others).filter(|(number, _)| **number > 0) {
+                    let held = of_child[*number - 1];
+                    for (index, run) in &held.columns {
+                        self.cells[*index] = Cell::Have { run: *run, start: 0, stale: held.is_stale };
+                    }
+                }
+                let block = match has_suspects {
+                    false => {
+                        let rebuilt = self.rebuild_lost(|cell| *cell == Cell::Dead);
+                        rebuilt.and_then(|rebuilt| self.assemble(&rebuilt)).filter(|block| check.passes(block))
+                    }
+                    true => self.try_suspects(check, &mut attempts).await,
+                };
+                if block.is_some() {
+                    return block;
+                }
+            }
+        }
+        self.cells = before;
+        None
+    }
+
+    /// Reports each device that differs from the block, which has been verified.
+    fn audit_devices(&mut self, block: &Buf, devices: &[Held<'a>]) {
+        let Ok(parity) = parity_columns(&self.map, &Buf::copied_from(block).freeze()) else { return };
+        for held in devices {
+            let differs = |(index, run): &&(usize, u32)| {
+                let truth = parity[*index].as_deref().unwrap_or_else(|| &block[self.place(*index)]);
+                self.runs[*run as usize][..] != *truth
+            };
+            let kind = if held.is_stale { FaultKind::Stale } else { FaultKind::Checksum };
+            if let Some((index, _)) = held.columns.iter().find(differs) {
+                let extent = extent_of(&self.map.columns()[*index]);
+                self.faults.add(self.tree.report(held.leaf, extent, kind, self.context));
+            }
+        }
+    }
+
+    /// Takes sets of suspects for lost until the block verifies. `attempts`: how many there were, of all that a block may have.
+    async fn try_suspects(&mut self, check: Check<'_>, attempts: &mut u64) -> Option<Buf> {
         let base = self.rebuild_lost(|cell| *cell == Cell::Dead)?;
         let mut block = self.assemble(&base)?;
         if check.passes(&block) {
@@ -493,18 +612,17 @@ impl<'a> Stripe<'a> {
         }
         let suspects = self.suspect_sets();
         let budget = ATTEMPTS_MAX.min(ATTEMPT_BYTES_MAX / self.map.block_bytes().max(1));
-        let mut attempts = 0;
         for count in 1..=self.map.parity_count().min(suspects.len()) {
             let mut chosen: Vec<usize> = (0..count).collect();
             loop {
                 if self.try_set(&suspects, &chosen, &base, &mut block, check) {
                     return Some(block);
                 }
-                attempts += 1;
-                if attempts >= budget {
+                *attempts += 1;
+                if *attempts >= budget {
                     return None;
                 }
-                if attempts % ATTEMPTS_PER_TURN == 0 {
+                if *attempts % ATTEMPTS_PER_TURN == 0 {
                     yield_now().await;
                 }
                 if !next_combination(&mut chosen, suspects.len()) {
@@ -672,6 +790,19 @@ fn adjoin(first: &Column, second: &Column) -> bool {
     first.child == second.child && second.address_bytes.saturating_sub(end) <= GAP_MAX_BYTES
 }
 
+/// Steps to the next choice of one of several at each place, where 0 chooses none of them; `false` after the last.
+fn next_choice(choice: &mut [usize], count_at: impl Fn(usize) -> usize) -> bool {
+    for (place, chosen) in choice.iter_mut().enumerate() {
+        debug_assert!(*chosen <= count_at(place), "a choice is among what there is");
+        if *chosen < count_at(place) {
+            *chosen += 1;
+            return true;
+        }
+        *chosen = 0;
+    }
+    false
+}
+
 /// Steps to the next ascending choice of numbers below `count`; `false` after the last.
 fn next_combination(chosen: &mut [usize], count: usize) -> bool {
     let size = chosen.len();
@@ -700,5 +831,15 @@ mod tests {
         }
         assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
         assert!(!next_combination(&mut [0], 1));
+    }
+
+    #[test]
+    fn choices_come_each_once() {
+        let (mut choice, mut all) = (vec![0, 0], Vec::new());
+        while next_choice(&mut choice, |place| place + 1) {
+            all.push(choice.clone());
+        }
+        assert_eq!(all, [[1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]);
+        assert!(!next_choice(&mut [], |_| 1));
     }
 }

@@ -2,6 +2,7 @@
 
 mod commit;
 mod common;
+mod devices;
 mod golden_labels;
 mod golden_policies;
 mod golden_walk;
