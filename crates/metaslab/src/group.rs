@@ -123,6 +123,8 @@ pub(crate) struct VdevSpaces {
     pub(crate) kept: Kept,
     /// Whether anything may be allocated here: not while it is faulted or leaving.
     pub(crate) is_allocatable: bool,
+    /// A person wants nothing to be allocated here (`allocating=off`).
+    pub(crate) is_passive: bool,
     /// Bytes that are still to be copied, while it is evacuated.
     pub(crate) left_to_copy_bytes: Option<u64>,
 }
@@ -158,6 +160,7 @@ impl VdevSpaces {
             main: group,
             kept: Kept::default(),
             is_allocatable: true,
+            is_passive: false,
             left_to_copy_bytes: None,
         };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();

@@ -54,6 +54,8 @@ fn counts_of(name: &str, uses: u64, has_lz4: bool) -> RangeInclusive<u64> {
     let counts = match name {
         // Counted up and not always down: OpenZFS forgets a dataset's bookmarks when it destroys the dataset.
         "bookmark_v2" => uses..=u64::MAX,
+        // Counts each vdev that gets such a class, and none that loses it ('zpool set alloc_bias').
+        "allocation_classes" => uses..=u64::MAX,
         // Until 2013 it counted when a dataset first used it, and metadata were not compressed with it before that. Such a pool has a
         // count of 0 until a later version writes it.
         "lz4_compress" if !has_lz4 => 0..=uses,

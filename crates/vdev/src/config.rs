@@ -200,6 +200,10 @@ pub struct VdevConfig {
     pub devid: Option<Arc<str>>,
     /// The leaf's place in the machine.
     pub phys_path: Option<Arc<str>>,
+    /// The slot of its enclosure, in `/sys` (`vdev_enc_sysfs_path`).
+    pub enclosure_path: Option<Arc<str>>,
+    /// The unit in the field that is replaced with it.
+    pub fru: Option<Arc<str>>,
     /// Whether ZFS partitioned the leaf's whole disk.
     pub whole_disk: bool,
     /// Whether it is a hot spare (in the list of spares, or in use as one).
@@ -340,6 +344,8 @@ fn parse_vdev(list: &NvList, depth: usize, count: &mut usize) -> Result<VdevConf
         path: text("path"),
         devid: text("devid"),
         phys_path: text("phys_path"),
+        enclosure_path: text("vdev_enc_sysfs_path"),
+        fru: text("fru"),
         whole_disk: flag("whole_disk"),
         is_spare: flag("is_spare"),
         state: RecordedState {

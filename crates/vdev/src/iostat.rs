@@ -81,8 +81,13 @@ impl IoStats {
 
     #[cold]
     fn note_slow(&self, io: SlowIo) {
-        self.slow_count.fetch_add(1, Ordering::Relaxed);
+        self.count_slow();
         (self.slow.tell)(io);
+    }
+
+    /// Counts one more, of which nobody is told: the device was too slow for its siblings.
+    pub(crate) fn count_slow(&self) {
+        self.slow_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Slow ones since the device was opened, or the count was cleared.

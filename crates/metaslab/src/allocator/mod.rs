@@ -272,6 +272,13 @@ impl Allocator {
         vdev.is_some_and(|vdev| std::mem::replace(&mut vdev.is_allocatable, is_allocatable))
     }
 
+    /// Has nothing be placed on a vdev because a person wants so (`allocating=off`), or ends that. What is there stays, and can be freed. It is
+    /// no part of its class's figures meanwhile. Whether it was so before.
+    pub fn set_passive(&mut self, vdev: VdevId, is_passive: bool) -> bool {
+        let vdev = self.vdevs.get_mut(&vdev);
+        vdev.is_some_and(|vdev| std::mem::replace(&mut vdev.is_passive, is_passive))
+    }
+
     /// Says how many bytes of a vdev that is being evacuated are still to be copied: so much of the other vdevs' free space is spoken for.
     pub fn set_left_to_copy(&mut self, vdev: VdevId, bytes: Option<u64>) {
         if let Some(vdev) = self.vdevs.get_mut(&vdev) {
@@ -435,6 +442,9 @@ impl Allocator {
             if let Some(left) = self.vdevs.get(&member.vdev).and_then(|vdev| vdev.left_to_copy_bytes) {
                 let left = if member.which == Which::Main { left } else { 0 };
                 return (size, allocated + left, deferred);
+            }
+            if self.vdevs.get(&member.vdev).is_some_and(|vdev| vdev.is_passive) {
+                return sum;
             }
             self.members_metaslabs(*member).fold(sum, |(size, allocated, deferred), metaslab| {
                 let (all, used, waiting) =

@@ -156,7 +156,10 @@ impl Allocator {
         let keep_active = self.pass > 1;
         let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { return Ok(None) };
         let group = vdev.group(member.which);
-        if !vdev.is_allocatable || (!try_hard && !request.is_gang && (group.is_full || group.is_shunned)) {
+        if !vdev.is_allocatable
+            || vdev.is_passive
+            || (!try_hard && !request.is_gang && (group.is_full || group.is_shunned))
+        {
             return Ok(None);
         }
         let rule = vdev.setup.size_rule.clone();

@@ -61,7 +61,7 @@ const PLACED_TXGS: u32 = 3;
 
 /// Fields of a vdev that is being evacuated.
 const REMOVING: &str = "removing";
-const NON_ALLOCATING: &str = "non_allocating";
+pub(super) const NON_ALLOCATING: &str = "non_allocating";
 pub(super) const MAPPING: &str = "com.delphix:indirect_object";
 const BIRTHS: &str = "com.delphix:indirect_births";
 const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
@@ -414,6 +414,8 @@ impl Syncer {
         self.mos.features.change("device_removal", -1);
         let table = self.mos.objset.object(top.top_zap).await?;
         let entries = Zap::open(table.clone()).await?;
+        // It may have been so before, by a person's wish.
+        let stays_passive = entries.find_u64("allocating").await? == Some(0);
         if entries.find_u64(COUNTS_ARE_PRECISE).await?.is_some() {
             Zap::put_entry(&table, txg, COUNTS_ARE_PRECISE, None).await?;
             self.mos.features.change("obsolete_counts", -1);
@@ -432,9 +434,13 @@ impl Syncer {
         for object in objects.into_iter().flatten() {
             self.mos.objset.object(object).await?.free(txg);
         }
-        for name in [REMOVING, NON_ALLOCATING, MAPPING, BIRTHS] {
+        for name in [REMOVING, MAPPING, BIRTHS] {
             self.devices.root_vdev.clear_field(top.guid, name)?;
         }
+        if !stays_passive {
+            self.devices.root_vdev.clear_field(top.guid, NON_ALLOCATING)?;
+        }
+        self.blocks.space.set_passive(vdev, stays_passive);
         self.devices.config_changed = true;
         self.blocks.space.open(vdev);
         self.close_removal(removing, CANCELED).await?;

@@ -29,4 +29,5 @@ pub(crate) mod snapshot;
 mod spares;
 pub(crate) mod split;
 mod upgrade;
+mod vdev_properties;
 mod volume;

@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::admin::dataset::POLICY_PROPERTIES;
 use crate::admin::dataset::PropertyValue;
+use crate::admin::vdev_properties::AUTOSIT;
 use crate::failmode::FailMode;
 use crate::sync::vdev_config::set;
 use crate::sync::{Syncer, history};
@@ -71,7 +72,7 @@ pub(crate) fn check_text(property: &str, text: &str) -> Result<(), PropertyTextE
 }
 
 impl PropertyValue {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
             Self::Text(text) => text.clone(),
@@ -189,7 +190,7 @@ impl Syncer {
     /// Sets a property of a vdev, in the ZAP that OpenZFS keeps it in; without a value it is taken away.
     ///
     /// # Errors
-    /// There is no such vdev, or it has no ZAP; or the MOS cannot be changed.
+    /// There is no such vdev, or it has no ZAP, or cannot have this; or the MOS cannot be changed.
     #[boxed]
     pub async fn set_vdev_property(
         &mut self,
@@ -198,10 +199,11 @@ impl Syncer {
         value: Option<&PropertyValue>,
     ) -> Result<(), SpaError> {
         let object = self.devices.zap_of(vdev)?;
-        let object = self.mos.objset.object(object).await?;
-        let entry = value.map(PropertyValue::zap);
-        Zap::put_entry(&object, self.txg, name, entry.as_ref()).await?;
-        self.read_settings_of(vdev).await?;
+        if let Some((name, entry)) = self.apply_vdev_property(vdev, name, value).await? {
+            let object = self.mos.objset.object(object).await?;
+            Zap::put_entry(&object, self.txg, name, entry.map(PropertyValue::zap).as_ref()).await?;
+            self.read_settings_of(vdev).await?;
+        }
         let text = value.map(PropertyValue::text).unwrap_or_default();
         self.record_event("vdev set", &format!("vdev_guid={}: {name}={text}", vdev.0), None).await
     }
@@ -227,6 +229,10 @@ impl Syncer {
             }
         }
         self.blocks.space.events.set_settings(vdev, settings);
+        if let Some(number) = zap.lookup(AUTOSIT.as_bytes()).await?.and_then(|value| value.as_u64()) {
+            // Another vdev may have one too, and has no use for it.
+            let _ = self.devices.tree.set_autosit(vdev, number != 0);
+        }
         Ok(())
     }
 

@@ -195,6 +195,8 @@ struct Facts {
     path: Option<String>,
     devid: Option<String>,
     phys_path: Option<String>,
+    fru: Option<String>,
+    enclosure_path: Option<String>,
     ashift: u32,
     /// Guid, type and path.
     parent: Option<(Guid, &'static str, Option<String>)>,
@@ -231,7 +233,12 @@ impl Vdevs {
         let Some(facts) = self.by_guid.get(&vdev) else { return };
         list.push("vdev_guid", vdev.0);
         list.push("vdev_type", facts.kind);
-        for (name, text) in [("vdev_path", &facts.path), ("vdev_devid", &facts.devid)] {
+        for (name, text) in [
+            ("vdev_path", &facts.path),
+            ("vdev_devid", &facts.devid),
+            ("vdev_fru", &facts.fru),
+            ("vdev_enc_sysfs_path", &facts.enclosure_path),
+        ] {
             if let Some(text) = text {
                 list.push(name, text.as_str());
             }
@@ -259,9 +266,13 @@ impl Vdevs {
         list.push("vdev_guid", vdev.0);
         list.push("vdev_state", state);
         let Some(facts) = self.by_guid.get(&vdev) else { return };
-        for (name, text) in
-            [("vdev_path", &facts.path), ("vdev_devid", &facts.devid), ("vdev_physpath", &facts.phys_path)]
-        {
+        for (name, text) in [
+            ("vdev_path", &facts.path),
+            ("vdev_devid", &facts.devid),
+            ("vdev_fru", &facts.fru),
+            ("vdev_physpath", &facts.phys_path),
+            ("vdev_enc_sysfs_path", &facts.enclosure_path),
+        ] {
             if let Some(text) = text {
                 list.push(name, text.as_str());
             }
@@ -278,6 +289,8 @@ fn enter(vdev: &VdevConfig, parent: Option<&VdevConfig>, ashift: u32, by_guid: &
         path: text(&vdev.path),
         devid: text(&vdev.devid),
         phys_path: text(&vdev.phys_path),
+        fru: text(&vdev.fru),
+        enclosure_path: text(&vdev.enclosure_path),
         ashift,
         parent: parent.map(|parent| (parent.guid, parent.kind.name(), text(&parent.path))),
     };

@@ -378,7 +378,8 @@ impl Opening<'_> {
         for (vdev, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
             match top.kind {
                 VdevKind::Indirect(_) => space.removed.add(vdev),
-                _ if top.non_allocating || top.removing => space.close(vdev),
+                _ if top.removing => space.close(vdev),
+                _ if top.non_allocating => space.set_passive(vdev, true),
                 _ => {}
             }
         }

@@ -280,6 +280,12 @@ impl Space {
         self.measure();
     }
 
+    /// A person wants nothing to be placed on a vdev, or wants that again.
+    pub(crate) fn set_passive(&self, vdev: VdevId, is_passive: bool) {
+        self.with(|allocator| allocator.set_passive(vdev, is_passive));
+        self.measure();
+    }
+
     /// It is used again.
     pub(crate) fn open(&self, vdev: VdevId) {
         self.with(|allocator| {

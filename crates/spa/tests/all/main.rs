@@ -35,4 +35,5 @@ mod sectors;
 mod shared;
 mod spares;
 mod split;
+mod vdev_properties;
 mod views;

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use cenote_taskq::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use cenote_taskq::{Handle, Instant};
 
 use super::Ask;
@@ -80,7 +80,8 @@ pub struct Load {
     credit: AtomicU32,
     run_turn: AtomicU32,
     sit_out_until_ns: AtomicU64,
-    /// Of a parity stripe: when its children were last compared. Of a child: how often in a row it came out far behind.
+    /// Of a parity stripe: whether its children are compared, and when they last were. Of a child: how often in a row it came out far behind.
+    is_compared: AtomicBool,
     compared_ns: AtomicU64,
     behind: AtomicU32,
     /// How many reads fail or bring wrong bytes, decayed, in 1/[`ONE`].
@@ -137,6 +138,7 @@ impl Load {
             credit: AtomicU32::new(CREDIT_AT_START),
             run_turn: AtomicU32::new(0),
             sit_out_until_ns: AtomicU64::new(0),
+            is_compared: AtomicBool::new(true),
             compared_ns: AtomicU64::new(0),
             behind: AtomicU32::new(0),
             failing: AtomicU64::new(0),
@@ -427,12 +429,28 @@ impl Load {
         count
     }
 
-    /// Leaves the device out of parity stripes until `until`. How it answered is forgotten: it is not measured meanwhile, and
-    /// would sit out for ever by what it was.
-    pub(crate) fn sit_out(&self, until: Instant) {
+    /// Whether the children of this stripe are compared.
+    #[must_use]
+    pub(crate) fn is_compared(&self) -> bool {
+        self.is_compared.load(Ordering::Relaxed)
+    }
+
+    /// Has the children of this stripe be compared, or not.
+    pub(crate) fn set_compared(&self, is_compared: bool) {
+        self.is_compared.store(is_compared, Ordering::Relaxed);
+    }
+
+    /// Leaves the device out of parity stripes until then, or until [`Self::sit_in`]. How it answered is forgotten: it is not measured
+    /// meanwhile, and would sit out for ever by what it was.
+    pub(crate) fn sit_out(&self, until: Option<Instant>) {
         self.answers.iter().for_each(|answers| answers.mean_ns.store(0, Ordering::Relaxed));
         self.behind.store(0, Ordering::Relaxed);
-        self.sit_out_until_ns.store(until.as_ns(), Ordering::Relaxed);
+        self.sit_out_until_ns.store(until.map_or(u64::MAX, |until| until.as_ns()), Ordering::Relaxed);
+    }
+
+    /// The device is read again.
+    pub(crate) fn sit_in(&self) {
+        self.sit_out_until_ns.store(0, Ordering::Relaxed);
     }
 
     /// Whether the device is left out of parity stripes.

@@ -19,12 +19,16 @@ pub struct LeafIo {
     /// For each class, how often requests had a size, by the power of two of its bytes: those that went to the device alone, and those that
     /// took others along.
     pub sizes: [SizeCounts; QueueClass::ALL.len()],
+    /// Whether it is a device of a raidz or draid that sits out.
+    pub sits_out: bool,
 }
 
 impl VdevTree {
     /// The requests of each leaf that has a device.
     #[must_use]
     pub fn leaf_io(&self) -> Vec<(Guid, LeafIo)> {
+        let topology = self.topology();
+        let now = self.common.clock.as_ref().map(cenote_taskq::Handle::now);
         let of_node = |node: &Node| {
             let Kind::Leaf(leaf) = &node.kind else { return None };
             let (stats, queue) = (node.stats()?, leaf.queue.as_ref()?);
@@ -33,10 +37,11 @@ impl VdevTree {
                 latencies: stats.latencies(),
                 queued: queue.depths(),
                 sizes: queue.sizes(),
+                sits_out: now.is_some_and(|now| topology.sits_out(node, now)),
             };
             Some((node.guid, io))
         };
-        self.topology().nodes.iter().filter_map(of_node).collect()
+        topology.nodes.iter().filter_map(of_node).collect()
     }
 
     /// Enters the counts of every leaf that has a device into a snapshot, as the group `iostats-0xGUID`: see

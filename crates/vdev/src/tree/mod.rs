@@ -42,6 +42,7 @@ mod passed_over;
 mod rebuild;
 mod reflow;
 mod set;
+mod sit_out;
 mod status;
 mod stripe;
 mod suspend;
@@ -67,6 +68,7 @@ pub use mend::{Damage, Mend, Mended, MendedLeaf, MendsPaused};
 pub use node::{CoarseSectors, LeafState};
 pub use rebuild::{RebuildRange, Rebuilt};
 pub use set::VdevSet;
+pub use sit_out::SitOutError;
 pub use status::{VdevState, VdevStatus};
 pub use suspend::Suspension;
 pub use write::{WriteContext, Written};
@@ -75,7 +77,6 @@ use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
-use crate::iostat::IoStats;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
@@ -322,15 +323,6 @@ impl VdevTree {
     #[must_use]
     pub fn policy_name(&self) -> &'static str {
         self.common.policy.name()
-    }
-
-    /// Sets all error counts to zero (`zpool clear`).
-    pub fn clear_errors(&self) {
-        for node in self.topology().nodes.iter() {
-            node.errors.clear();
-            node.stats().into_iter().for_each(IoStats::clear_slow);
-        }
-        self.common.root.errors.clear();
     }
 
     /// The number of top-level vdevs, holes included.

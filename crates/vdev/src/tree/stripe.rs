@@ -12,8 +12,8 @@
 //!
 //! Then the columns that were read are compared with the verified data, and the children of wrong columns, parity included, are reported.
 //!
-//! A child that is far slower than its siblings *sits out*: its columns count as missing in stages 1 and 2, and are read before stage 3
-//! if still necessary. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
+//! A child that is far slower than its siblings *sits out* ([`super::sit_out`]): its columns count as missing in stages 1 and 2, and are
+//! read before stage 3 if still necessary. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
 //!
 //! A suspect is a child. On an expanded raidz vdev it can also be a child of an earlier, narrower layout: the expansion has copied
 //! silently corrupt data of a disk, so that data is now spread diagonally across all children.
@@ -47,9 +47,6 @@ const ATTEMPTS_PER_TURN: u64 = 16;
 /// How many devices of a child are read in stage 5, and how many choices of them are tried.
 const DEVICES_MAX: usize = 4;
 const CHOICES_MAX: usize = 64;
-
-/// How often in a row a child must come out far behind its siblings to sit out.
-const COMPARISONS: u32 = 3;
 
 /// The state of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,37 +162,6 @@ impl Topology {
         match &child.kind {
             Kind::Leaf(leaf) => self.read_bounded_leaf(child, leaf, extent, None, context, patience).await,
             _ => self.read_nested(child, extent, None, context, Depth::START).await,
-        }
-    }
-
-    /// Compares the answers of a stripe's children now and then, and has one that is far behind sit out.
-    fn compare_children(&self, node: &Node, size_bytes: u64, extent: Extent, context: ReadContext<'_>) {
-        let Some(clock) = self.common.clock.as_ref().filter(|_| self.common.sit_out.duration.as_nanos() != 0) else {
-            return;
-        };
-        let now = clock.now();
-        if !node.load.take_comparison(now, self.common.sit_out.interval_ns) {
-            return;
-        }
-        let children = || node.children.iter().map(|child| self.node(*child));
-        let mut means: Vec<u64> =
-            children().filter_map(|child| child.load.answer_ns(size_bytes)).map(|(mean, _)| mean).collect();
-        // Too few to say what is usual.
-        if means.len() < 3 {
-            return;
-        }
-        means.sort_unstable();
-        let fence = means[means.len() / 2].saturating_mul(self.common.sit_out.times);
-        for child in children() {
-            let is_behind = child.load.answer_ns(size_bytes).is_some_and(|(mean, _)| mean > fence);
-            if child.load.is_sitting_out(now) || child.load.compared(is_behind) < COMPARISONS {
-                continue;
-            }
-            let sitting = children().filter(|child| child.load.is_sitting_out(now)).count();
-            if sitting < node.dispensable_children() {
-                child.load.sit_out(now + self.common.sit_out.duration);
-                self.report(child, extent, FaultKind::SatOut, context);
-            }
         }
     }
 }
@@ -332,7 +298,7 @@ impl<'a> Stripe<'a> {
         let width = self.map.row_width();
         for index in 0..self.cells.len() {
             let is_slow = self.cells[index] == Cell::Untried && {
-                self.child(&self.map.columns()[index]).load.is_sitting_out(now)
+                self.tree.sits_out(self.child(&self.map.columns()[index]), now)
             };
             let row = index / width * width;
             let missing = self.cells[row..row + width]

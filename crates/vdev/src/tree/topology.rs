@@ -68,6 +68,7 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
+use super::sit_out::SitOut;
 use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, gate, mend};
 use crate::dtl::Dtl;
 use crate::error::VdevError;
@@ -75,14 +76,6 @@ use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::{LayoutError, MAX_BLOCK_BYTES};
 use crate::mirror::{ReadPolicy, policy};
 use crate::tunables::Tunables;
-
-/// When and for how long a slow child of a parity stripe is left out.
-#[derive(Debug)]
-pub(super) struct SitOut {
-    pub(super) duration: Duration,
-    pub(super) interval_ns: u64,
-    pub(super) times: u64,
-}
 
 /// The vdev above all top-level vdevs. No block is on it: it has an identity and counts errors.
 #[derive(Debug)]

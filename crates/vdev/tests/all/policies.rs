@@ -9,14 +9,16 @@ use cenote_codec::raidz as parity;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_taskq::buf::Block;
 use cenote_taskq::sim::disk::{Fault as DiskFault, SimDisk, SimDiskOptions};
 use cenote_taskq::{OpenOptions, Runtime};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::fault::FaultKind;
+use cenote_vdev::layout::StripeMap;
 use cenote_vdev::layout::raidz::{Raidz, Reflow};
-use cenote_vdev::tree::{LeafState, ReadContext, VdevTree};
+use cenote_vdev::tree::{LeafState, ReadContext, SitOutError, VdevTree};
 use cenote_vdev::tunables::{Policy, Tunables};
 
 const TOP: VdevId = VdevId(0);
@@ -266,9 +268,8 @@ fn adaptive_asks_a_second_child_when_an_answer_is_late_and_not_too_often() {
     assert!(sent > 2000, "some were doubled");
 }
 
-/// One disk of a raidz answers fifty times as slowly: after a while it sits out, and comes back when its time is over.
-#[test]
-fn a_raidz_sits_out_a_slow_disk_but_not_in_a_scrub() {
+/// A raidz of four disks with one block on it, and where that has its columns.
+fn raidz_with_a_block() -> (Rig, Vec<u8>, StripeMap) {
     let mut top = list("raidz", 500, 0);
     top.push("nparity", 1_u64);
     let rig = Rig::new(top, 4);
@@ -285,6 +286,13 @@ fn a_raidz_sits_out_a_slow_disk_but_not_in_a_scrub() {
             rig.disks[column.child as usize].poke(column.address_bytes, bytes);
         }
     }
+    (rig, want, map)
+}
+
+/// One disk of a raidz answers fifty times as slowly: after a while it sits out, and comes back when its time is over.
+#[test]
+fn a_raidz_sits_out_a_slow_disk_but_not_in_a_scrub() {
+    let (rig, want, map) = raidz_with_a_block();
     let slow = map.columns()[2].child as usize;
     let tree = rig.tree(&["vdev_read_sit_out_secs=60"]);
     rig.disks[slow].set_faults(|_, _| DiskFault::Delay(Duration::from_millis(5)));
@@ -295,6 +303,7 @@ fn a_raidz_sits_out_a_slow_disk_but_not_in_a_scrub() {
     }
     let log = tree.fault_log().drain();
     assert!(log.iter().any(|fault| fault.guid.0 == 10 + slow as u64 && fault.kind == FaultKind::SatOut), "{log:?}");
+    assert!(tree.is_sitting_out(Guid(10 + slow as u64)));
     let before = rig.disks[slow].counts().reads;
     let took = rig.read(&tree, 0, &want);
     assert!(took < Duration::from_millis(3), "{took:?}");
@@ -316,6 +325,70 @@ fn a_raidz_sits_out_a_slow_disk_but_not_in_a_scrub() {
     let before = rig.disks[slow].counts().reads;
     rig.read(&tree, 0, &want);
     assert_eq!(rig.disks[slow].counts().reads, before + 1, "its time is over");
+    assert!(!tree.is_sitting_out(Guid(10 + slow as u64)));
+}
+
+/// `autosit=off`: nobody sits out, however slow.
+#[test]
+fn a_raidz_whose_children_are_not_compared_has_none_sit_out() {
+    let (rig, want, map) = raidz_with_a_block();
+    let slow = map.columns()[2].child as usize;
+    let tree = rig.tree(&[]);
+    assert_eq!(tree.set_autosit(Guid(10), false), Err(SitOutError::NoStripe));
+    tree.set_autosit(Guid(500), false).unwrap();
+    rig.disks[slow].set_faults(|_, _| DiskFault::Delay(Duration::from_millis(5)));
+    let handle = rig.runtime.handle();
+    let read_all = || {
+        for _ in 0..40 {
+            rig.read(&tree, 0, &want);
+            rig.runtime.block_on(handle.sleep(Duration::from_millis(200)));
+        }
+    };
+    read_all();
+    assert!(!tree.is_sitting_out(Guid(10 + slow as u64)));
+    tree.set_autosit(Guid(500), true).unwrap();
+    read_all();
+    assert!(tree.is_sitting_out(Guid(10 + slow as u64)));
+    tree.clear_errors();
+    assert!(!tree.is_sitting_out(Guid(10 + slow as u64)), "'zpool clear' has it read");
+}
+
+/// `sit_out=on`: it is not read until `off`, is written, and is read when parity is needed elsewhere.
+#[test]
+fn a_disk_sits_out_as_long_as_a_person_wants_and_takes_writes() {
+    let (rig, want, map) = raidz_with_a_block();
+    let leaf = |column: usize| map.columns()[column].child as usize;
+    let guid = |column: usize| Guid(10 + leaf(column) as u64);
+    let tree = rig.tree(&[]);
+    assert_eq!(tree.set_sit_out(Guid(500), true), Err(SitOutError::NotOfStripe));
+    tree.set_sit_out(guid(2), true).unwrap();
+    assert_eq!(tree.set_sit_out(guid(3), true), Err(SitOutError::TooMany));
+    tree.set_sit_out(guid(2), true).unwrap();
+    rig.runtime.block_on(rig.runtime.handle().sleep(Duration::from_secs(100_000)));
+    rig.read(&tree, 0, &want);
+    assert_eq!(rig.disks[leaf(2)].counts().reads, 0, "its column was rebuilt");
+    // A write reaches it, and what was written is read without it, and with it.
+    let other = pattern(12 << 10, 6);
+    let block = Block::copied_from(&other);
+    rig.runtime.block_on(tree.write(TOP, 0, &block, BIRTH)).unwrap();
+    assert!(rig.disks[leaf(2)].counts().writes > 0);
+    rig.read(&tree, 0, &other);
+    assert_eq!(rig.disks[leaf(2)].counts().reads, 0);
+    // Its bytes are wanted when another child is away, and it is one too many then.
+    assert!(tree.control().unwrap().set_leaf_state(guid(3), LeafState::Offline));
+    rig.read(&tree, 0, &other);
+    assert!(rig.disks[leaf(2)].counts().reads > 0);
+    assert!(tree.is_sitting_out(guid(2)));
+    tree.set_sit_out(guid(2), false).unwrap();
+    assert_eq!(tree.set_sit_out(guid(2), true), Err(SitOutError::TooMany), "parity stands in for the one that is away");
+    assert!(tree.control().unwrap().set_leaf_state(guid(3), LeafState::Online));
+    let before = rig.disks[leaf(2)].counts().reads;
+    rig.read(&tree, 0, &other);
+    assert_eq!(rig.disks[leaf(2)].counts().reads, before + 1);
+    // Never, with this tunable.
+    let tree = rig.tree(&["vdev_read_sit_out_secs=0"]);
+    tree.set_sit_out(guid(2), true).unwrap();
+    assert!(!tree.is_sitting_out(guid(2)));
 }
 
 #[test]
