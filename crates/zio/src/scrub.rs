@@ -111,6 +111,8 @@ struct Found {
     truths: Vec<Truth>,
     /// Something was bad that writing may mend.
     is_damaged: bool,
+    /// A copy was bad on a leaf that should have it.
+    is_wrong: bool,
 }
 
 struct Truth {
@@ -122,7 +124,7 @@ struct Truth {
 impl Found {
     fn new() -> Self {
         let copies = Copies { physical: None, read_count: 0, bad: Vec::new() };
-        Self { copies, truths: Vec::new(), is_damaged: false }
+        Self { copies, truths: Vec::new(), is_damaged: false, is_wrong: false }
     }
 
     /// Takes in what was read of one copy; its bytes.
@@ -133,6 +135,7 @@ impl Found {
                 self.copies.read_count += report.read_count;
                 self.copies.bad.extend(report.bad.iter().map(ToString::to_string));
                 self.is_damaged |= report.bad.iter().any(|fault| is_mendable(fault.kind));
+                self.is_wrong |= report.bad.iter().any(|fault| fault.kind.is_damage());
                 Ok(report.block)
             }
             Err(last) => {
@@ -140,6 +143,7 @@ impl Found {
                     VdevError::Unreadable { faults, .. } => faults.iter().any(|fault| is_mendable(fault.kind)),
                     _ => false,
                 };
+                self.is_wrong = true;
                 let error = ZioErrorKind::NoGoodCopy { copies: 1, last };
                 self.copies.bad.push(error.to_string());
                 Err(error)
@@ -190,7 +194,24 @@ impl Zio {
         let damage = Damage::default();
         let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
         let found = self.find_copies(bp, context, place).await?;
-        Ok(self.mend(found, context.class, Some(damage.leaves())).await)
+        Ok(self.mend(found, context.class, Some(damage.leaves()), false).await)
+    }
+
+    /// The same in a resilver: leaves that have missed the block are not read, and are written. Where something else is bad, all is compared and mended.
+    ///
+    /// # Errors
+    /// No copy is good.
+    #[boxed]
+    pub async fn resilver_block(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Scrubbed, ZioError> {
+        let damage = Damage::default();
+        let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
+        let found = match self.find_copies(bp, context, place.past_lacking()).await {
+            Ok(found) => found,
+            // A leaf that has missed the block may have it all the same.
+            Err(_) => self.find_copies(bp, context, place).await?,
+        };
+        let is_resilver = !found.is_wrong;
+        Ok(self.mend(found, context.class, Some(damage.leaves()), is_resilver).await)
     }
 
     /// The same for a block that a reader has found damaged: what the reader charged leaves with is not counted again, and without `charged`
@@ -207,7 +228,7 @@ impl Zio {
     ) -> Result<Scrubbed, ZioError> {
         let place = Place::new(bp.physical_birth()).of_class(context.class).speculative();
         let found = self.find_copies(bp, context.ahead().of_class(context.class), place).await?;
-        Ok(self.mend(found, context.class, charged).await)
+        Ok(self.mend(found, context.class, charged, false).await)
     }
 
     async fn find_copies(&self, bp: &Blkptr, context: ReadContext<'_>, place: Place<'_>) -> Result<Found, ZioError> {
@@ -304,6 +325,7 @@ impl Zio {
             found.copies.bad.extend(below.copies.bad);
             found.truths.extend(below.truths);
             found.is_damaged |= below.is_damaged;
+            found.is_wrong |= below.is_wrong;
         }
         if at != physical.len() {
             return Err(malformed("the pieces do not add up to the block's size"));
@@ -313,8 +335,8 @@ impl Zio {
     }
 
     /// Has all places of what was found be right, if something is not.
-    async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>) -> Scrubbed {
-        let Found { copies, truths, is_damaged } = found;
+    async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>, is_resilver: bool) -> Scrubbed {
+        let Found { copies, truths, is_damaged, .. } = found;
         let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None, is_refused: false };
         if !is_damaged {
             return scrubbed;
@@ -342,6 +364,7 @@ impl Zio {
                     size_bytes,
                     birth,
                     class,
+                    is_resilver,
                     charged: charged.clone(),
                 };
                 match self.tree().mend(mend, hold).await {

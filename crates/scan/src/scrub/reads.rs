@@ -91,7 +91,11 @@ impl ScanReads {
         }
         let zio = view.dmu().zio();
         let txgs = Dtl::of(bp.physical_birth().0..bp.physical_birth().0.saturating_add(1));
-        match zio.scrub_block(bp, context).await {
+        let scrubbed = match self.function == ScanFunction::RESILVER {
+            true => zio.resilver_block(bp, context).await,
+            false => zio.scrub_block(bp, context).await,
+        };
+        match scrubbed {
             Ok(scrubbed) => {
                 report.processed_bytes = scrubbed.mended.healed_bytes();
                 report.is_refused = scrubbed.is_refused;

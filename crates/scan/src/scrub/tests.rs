@@ -111,6 +111,35 @@ fn a_device_that_was_away_gets_what_it_lacks() {
     }
 }
 
+/// A resilver reads what a device has missed from another, and writes it: it neither looks at what the device has there, nor reads what it wrote.
+#[test]
+fn a_resilver_writes_each_byte_once_and_does_not_read_what_is_stale() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+        change(&pool, 8).await;
+        pool.export().await.unwrap();
+        let pool = open_again(&handle, &without(&machine, 1)).await;
+        change(&pool, 108).await;
+        pool.export().await.unwrap();
+        let pool = open_again(&handle, &machine.paths).await;
+        let before = [0, 1].map(|disk: usize| machine.disks[disk].counts());
+        attend(&pool);
+        let scan = ended(&handle, &pool).await;
+        let after = [0, 1].map(|disk: usize| machine.disks[disk].counts());
+        assert_eq!((scan.function, scan.error_count), (ScanFunction::RESILVER, 0));
+        let written = [0, 1].map(|disk| after[disk].written_bytes - before[disk].written_bytes);
+        // Txgs are written to both.
+        assert_eq!(written[1] - written[0], scan.processed_bytes, "each byte that was missed is written once");
+        // Beside the labels of both, and blocks that both have.
+        let read = [0, 1].map(|disk| after[disk].read_bytes - before[disk].read_bytes);
+        assert!(read[1] + scan.processed_bytes / 4 * 3 <= read[0], "{read:?} read, {} missed", scan.processed_bytes);
+        export_whole(&handle, &machine, pool, "resilvered").await;
+    });
+}
+
 /// One disk has noise in place of its data, and a scrub mends it.
 #[test]
 fn a_scrub_writes_bad_copies_again() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Handle, boxed, for_each_concurrent};
+use cenote_taskq::{Class, Handle, boxed, for_each_concurrent, race};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::RebuildRange;
 
@@ -86,13 +86,20 @@ impl Worker {
     async fn wait_for_txgs(&self) {
         let last = Txg(self.plan.phys.max_txg.0.saturating_sub(1));
         while self.is_wanted() {
-            match self.pool.upgrade() {
-                Some(pool) if pool.shared.txgs.synced_txg() >= last => return,
-                Some(_) => {}
-                None => return,
+            let Some(pool) = self.pool.upgrade() else { return };
+            let txgs = pool.shared.txgs.clone();
+            if txgs.synced_txg() >= last {
+                return;
             }
-            self.want_txg();
-            self.handle.sleep(POLL).await;
+            let is_background = pool.shared.is_background.load(Ordering::Acquire);
+            drop(pool);
+            if is_background {
+                // It is looked each time whether the rebuild is wanted still.
+                let open = txgs.open_txg();
+                let _ = race(txgs.wait_synced(open), self.handle.sleep(POLL)).await;
+            } else {
+                self.handle.sleep(POLL).await;
+            }
         }
     }
 

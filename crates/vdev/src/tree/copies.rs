@@ -277,6 +277,9 @@ impl Topology {
         match &node.kind {
             Kind::Leaf(leaf) => {
                 let stale = node.missed.contains(context.birth);
+                if stale && context.is_past_lacking && check.is_some() {
+                    return Err(self.fault(node, extent, FaultKind::Stale).into());
+                }
                 let read = pin!(self.read_leaf(node, leaf, extent, check, context, stale));
                 self.bounded(node, extent, context, Patience::Long, read).await
             }

@@ -15,6 +15,10 @@
 //! ```
 //! The parts are those of all copies, not only of those that a reader found bad: who comes to mend a block leaves it whole.
 //!
+//! **In a resilver** every copy has just been read, past the leaves that have missed the block ([`ReadContext::past_lacking`](super::ReadContext::past_lacking)).
+//! Where nothing was wrong but them, they are written and nothing is compared ([`Mend::is_resilver`]): a new device gets each byte once, and the others give
+//! it once.
+//!
 //! **Leaves that have missed the block's txg** are written too. That is a resilver's work, and a resilver calls this; for a reader's mend it
 //! costs one write more, and the block has its redundancy sooner. Their old bytes are no fault of theirs, and their dirty time logs stay as
 //! they are: only a resilver knows that a txg is made up for. A leaf that is not there, faulted, or not to be written is left out; what a
@@ -100,6 +104,9 @@ pub struct Mend {
     pub birth: Txg,
     /// Its class in the queue.
     pub class: QueueClass,
+    /// All leaves were read, and nothing is wrong but on those that have missed the block: these alone are written, as by any write, and what they
+    /// have is not looked at.
+    pub is_resilver: bool,
     /// Leaves that are charged with the damage already. `None`: no leaf is to be, since damage is no wonder here.
     pub charged: Option<Vec<Guid>>,
 }
@@ -380,6 +387,21 @@ impl Topology {
             return Ok(0);
         };
         let reading = ReadContext::new(mend.birth).of_class(mend.class);
+        let context = WriteContext { birth: mend.birth, class: mend.class, is_stable: false };
+        let is_stale = *is_lacking || node.missed.contains(mend.birth) || node.is_rebuilding();
+        if mend.is_resilver {
+            if !is_stale {
+                return Ok(0);
+            }
+            if let Err(error) = self.write_in_turn(disk, queue, context, extent, bytes.clone()).await {
+                return Err(self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading));
+            }
+            if *is_shadow {
+                return Ok(0);
+            }
+            node.errors.count_healed(extent.len);
+            return Ok(extent.len);
+        }
         let is_right = |read: &[u8]| read[..*size] == bytes[..*size];
         // The reader that found the damage has counted it; damage that nobody has found yet is counted below.
         let kind = match self.read_one(node, extent, None, reading.speculative()).await {
@@ -391,11 +413,9 @@ impl Topology {
                 _ => return Ok(0),
             },
         };
-        let is_stale = *is_lacking || node.missed.contains(mend.birth) || node.is_rebuilding();
         if !is_stale && !is_shadow && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
             self.report(node, extent, kind, reading);
         }
-        let context = WriteContext { birth: mend.birth, class: mend.class, is_stable: false };
         if let Err(error) = self.write_in_turn(disk, queue, context, extent, bytes.clone()).await {
             return Err(self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading));
         }

@@ -102,13 +102,22 @@ pub struct ReadContext<'a> {
     pub class: QueueClass,
     /// Where leaves are noted that gave wrong bytes or none, if that is wanted.
     damage: Option<&'a Damage>,
+    /// Leaves that have missed the block are not read.
+    is_past_lacking: bool,
 }
 
 impl<'a> ReadContext<'a> {
     /// For a block of this physical birth.
     #[must_use]
     pub const fn new(birth: Txg) -> Self {
-        Self { birth, speculative: false, elsewhere: false, class: QueueClass::SyncRead, damage: None }
+        Self {
+            birth,
+            speculative: false,
+            elsewhere: false,
+            class: QueueClass::SyncRead,
+            damage: None,
+            is_past_lacking: false,
+        }
     }
 
     /// The same, with failure expected.
@@ -127,6 +136,12 @@ impl<'a> ReadContext<'a> {
     #[must_use]
     pub const fn elsewhere(self) -> Self {
         Self { elsewhere: true, ..self }
+    }
+
+    /// The same, with no read of leaves that have missed the block: they are stale, whatever they have.
+    #[must_use]
+    pub const fn past_lacking(self) -> Self {
+        Self { is_past_lacking: true, ..self }
     }
 
     /// The same, for a block of another birth.
