@@ -24,7 +24,7 @@ fn a_job_that_is_cut_ends_as_one_that_was_never_stopped() {
             continue;
         }
         let run = JobRun::of(case, 1).unwrap_or_else(|why| panic!("{why}"));
-        let wanted = Wanted { points: POINTS, draws: 1, has_zdb: false };
+        let wanted = Wanted { points: POINTS, draws: 1, has_zdb: false, moments: Wanted::EVER };
         run.judge(&wanted, &mut tally).unwrap_or_else(|why| panic!("{why}"));
     }
     assert!(tally.opened > 10 && tally.stages.len() > 1, "{tally}");
@@ -32,8 +32,9 @@ fn a_job_that_is_cut_ends_as_one_that_was_never_stopped() {
         let case = CASES.iter().find(|case| case.name == name).expect("a job of that name");
         assert!(mutant::set(Some(bug)));
         let run = JobRun::of(case, 1);
-        let judged =
-            run.and_then(|run| run.judge(&Wanted { points, draws: 1, has_zdb: false }, &mut JobTally::default()));
+        let judged = run.and_then(|run| {
+            run.judge(&Wanted { points, draws: 1, has_zdb: false, moments: Wanted::EVER }, &mut JobTally::default())
+        });
         mutant::set(None);
         assert!(judged.is_err(), "{} was not found by {name}", bug.name());
     }

@@ -2,7 +2,8 @@
 //! so many steps, each cut in every moment, on every layout.
 //!
 //! With `--points` about so many points of each run are judged, with `--stride` only each so manyth script is run, and with `--seconds`
-//! none is begun later. `points --jobs` cuts jobs of pools instead, all of them or the one that `--job` names, and prints the counts of each.
+//! none is begun later. `points --jobs` cuts jobs of pools instead, all of them or the one that `--job` names, in all moments or in those from `--from` on
+//! and before `--to`, and prints the counts of each.
 //! `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other or the one that is
 //! named, and says whether so many scripts find them. A failure is said with its script's number,
 //! which is all that is needed to have it again: `points --steps N --first NUMBER --count 1`.
@@ -20,7 +21,7 @@ const USAGE: &str =
     "usage: points [--steps N] [--count SCRIPTS] [--first SCRIPT] [--stride N] [--points N] [--draws N] [--seconds N] \
                      [--every SECONDS] [--zdb]
        points --mutants SCRIPTS [--mutant NAME]
-       points --jobs [--job NAME] [--points N] [--draws N] [--seed N] [--zdb]";
+       points --jobs [--job NAME] [--points N] [--draws N] [--seed N] [--from MOMENT] [--to MOMENT] [--zdb]";
 /// Real seconds that a script may take before the watchdog ends the program.
 const SECONDS_MAX: u64 = 1200;
 /// The same of a job, of which all points are judged.
@@ -52,7 +53,7 @@ struct Arguments {
 }
 
 fn arguments() -> Option<Arguments> {
-    let wanted = Wanted { points: 0, draws: 2, has_zdb: false };
+    let wanted = Wanted { points: 0, draws: 2, has_zdb: false, moments: Wanted::EVER };
     let mut found = Arguments {
         steps: 2,
         count: 0,
@@ -88,6 +89,8 @@ fn arguments() -> Option<Arguments> {
                 found.is_of_jobs = true;
                 found.job = Some(args.next().filter(|name| CASES.iter().any(|case| case.name == name))?);
             }
+            "--from" => found.wanted.moments.0 = args.next()?.parse().ok()?,
+            "--to" => found.wanted.moments.1 = args.next()?.parse().ok()?,
             "--seed" => found.seed = args.next()?.parse().ok()?,
             "--zdb" => found.wanted.has_zdb = true,
             _ => return None,

@@ -3,7 +3,8 @@
 use cenote_taskq::mutant::{self, Mutant};
 
 use super::base::Base;
-use super::run::{Run, Tally, Wanted};
+use super::cuts::Wanted;
+use super::run::{Run, Tally};
 use super::script::{Script, count};
 
 /// Deliberate bugs of the intent log that points look for; `docs/robustness-results.md` says which of them points have found. `log-freed-early` and
@@ -28,7 +29,7 @@ const STEPS: u32 = 2;
 /// No divisor of the number of scripts, so that all operations come early.
 const STRIDE: u64 = 367;
 /// Of each run.
-const WANTED: Wanted = Wanted { points: 24, draws: 2, has_zdb: false };
+const WANTED: Wanted = Wanted { points: 24, draws: 2, has_zdb: false, moments: Wanted::EVER };
 
 /// Has the engine have a bug until a script of so many finds it: the script's number, and what was said.
 ///

@@ -12,6 +12,7 @@
 //! base        a small pool with some files and a volume, the same for all scripts       base
 //! Run         a script on the simulated runtime; all that happens to the disks is noted run
 //! Moments     the disks as of each request that got under way, was done, or flushed     cenote_taskq::sim::history
+//! each_cut    the ways in which the power goes in each moment, as far as they are wanted cuts
 //! verdict     what a cut in a moment leaves is opened, replayed, compared               verdict
 //! ```
 //! A script has a number, and so has each cut of it: `points --first SCRIPT --count 1` makes a run again.
@@ -36,6 +37,7 @@
 //! *A run for each point*: hundreds of times the work, for the same states.
 
 mod base;
+mod cuts;
 mod hunt;
 pub mod jobs;
 mod run;
@@ -43,6 +45,7 @@ mod script;
 mod verdict;
 
 pub use base::{Base, SHAPES};
+pub use cuts::Wanted;
 pub use hunt::{LOG_MUTANTS, hunt};
-pub use run::{Run, Tally, Wanted};
+pub use run::{Run, Tally};
 pub use script::{Script, count};

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::Txg;
-use cenote_taskq::sim::disk::{Crash, Image};
+use cenote_taskq::sim::disk::Image;
 use cenote_taskq::sim::fingerprint::Fingerprints;
-use cenote_taskq::sim::history::{Began, History, Moments};
+use cenote_taskq::sim::history::History;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Rng, Runtime};
 
 use super::base::{Base, Opened, files, machine, open, range};
+use super::cuts::{Cut, Wanted, each_cut};
 use super::script::{Op, Script, Then};
 use super::verdict::{Known, Replayed, judge, replayed};
 use crate::life::run;
@@ -24,17 +25,6 @@ use crate::stage::words;
 const VERIFIED_EVERY: u64 = 32;
 /// Of so many of these, `zdb` judges one.
 const ZDB_EVERY: u64 = 10;
-
-/// The points that are judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Of each run about so many, drawn by the seed; all if 0.
-    pub points: u64,
-    /// Draws of the seed in each moment, besides what is kept for sure.
-    pub draws: u64,
-    /// Whether `zdb` judges some.
-    pub has_zdb: bool,
-}
 
 /// Sums over points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,43 +114,14 @@ impl<'a> Run<'a> {
     /// # Errors
     /// The first that is wrong.
     pub fn judge(&self, wanted: &Wanted, tally: &mut Tally) -> Result<(), String> {
-        let mut rng = Rng::new(self.seed ^ 0x706f_696e_7473);
-        let (mut moments, mut seen) = (self.history.moments(), Seen::default());
-        let all = self.history.now() as u64 * (1 + wanted.draws);
         tally.moments += self.history.now() as u64;
-        let is_wanted = |rng: &mut Rng| wanted.points == 0 || rng.chance(wanted.points, all.max(1));
-        while let Some(began) = moments.advance() {
-            let sure = match began {
-                Began::Write => Crash::KeepMore,
-                Began::Written => Crash::KeepAll,
-                Began::Flushed => Crash::LoseAll,
-            };
-            if is_wanted(&mut rng) {
-                self.point(&moments, sure, &mut rng, tally, wanted.has_zdb, &mut seen)?;
-            }
-            let draws = if moments.is_open() { wanted.draws } else { 0 };
-            for _ in 0..draws {
-                let drawn = [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::Garbage][rng.below(4) as usize];
-                if is_wanted(&mut rng) {
-                    self.point(&moments, drawn, &mut rng, tally, wanted.has_zdb, &mut seen)?;
-                }
-            }
-        }
-        Ok(())
+        let (rng, mut seen) = (Rng::new(self.seed ^ 0x706f_696e_7473), Seen::default());
+        each_cut(&self.history, wanted, rng, |cut| self.point(&cut, tally, wanted.has_zdb, &mut seen))
     }
 
-    fn point(
-        &self,
-        moments: &Moments,
-        crash: Crash,
-        rng: &mut Rng,
-        tally: &mut Tally,
-        has_zdb: bool,
-        seen: &mut Seen,
-    ) -> Result<(), String> {
-        let now = moments.now();
-        let seed = rng.next_u64();
-        let images = moments.crashed(crash, &mut Rng::new(seed));
+    fn point(&self, cut: &Cut, tally: &mut Tally, has_zdb: bool, seen: &mut Seen) -> Result<(), String> {
+        let Cut { now, crash, seed, images } = cut;
+        let (now, seed) = (*now, *seed);
         let synced = self.synced.iter().rev().find(|(moment, _)| *moment <= now).map_or(Txg(0), |(_, txg)| *txg);
         let known = Known { files: self.files.known_at(now), range: self.range.known_at(now), synced };
         tally.points += 1;
@@ -168,9 +129,9 @@ impl<'a> Run<'a> {
             let is_for_zdb = has_zdb && tally.points.is_multiple_of(VERIFIED_EVERY * ZDB_EVERY);
             tally.verified += 1;
             tally.zdb += u64::from(is_for_zdb);
-            judge(self.base.shape, &images, &known, is_for_zdb, seed)
+            judge(self.base.shape, images, &known, is_for_zdb, seed)
         } else {
-            self.replayed(&images, seed, tally, seen).and_then(|replayed| known.explain(replayed).map(drop))
+            self.replayed(images, seed, tally, seen).and_then(|replayed| known.explain(replayed).map(drop))
         };
         verdict.map_err(|error| {
             let script = &self.script.0;

@@ -20,6 +20,7 @@ use super::history::History;
 pub use super::medium::{Crash, Image, Late};
 use super::medium::{Event, Medium, Sectors, Write};
 use super::model::{Asked, DeviceModel, Done};
+pub use super::touched::Touched;
 use crate::buf::{Block, Buf};
 use crate::combine::race;
 use crate::device::{BoxFuture, Device, Driver};
@@ -152,6 +153,8 @@ struct State {
     counts: Counts,
     /// The history that notes each event of the medium, and this disk's number there.
     history: Option<(Arc<History>, usize)>,
+    /// The content that requests depend on, if that is wanted.
+    touched: Option<Touched>,
 }
 
 impl State {
@@ -246,6 +249,7 @@ impl SimDisk {
                 model: None,
                 counts: Counts::default(),
                 history: None,
+                touched: None,
             }),
             submitted: Notify::new(),
         })
@@ -325,6 +329,16 @@ impl SimDisk {
         let mut state = self.state.lock();
         let disk = history.begin(state.medium.clone());
         state.history = Some((Arc::clone(history), disk));
+    }
+
+    /// Has it noted what requests depend on from now on, beside what is known of the content already.
+    pub fn note_touched(&self, before: Touched) {
+        self.state.lock().touched = Some(before);
+    }
+
+    /// Takes that note.
+    pub fn take_touched(&self) -> Option<Touched> {
+        self.state.lock().touched.take()
     }
 
     /// Writes that are done and not flushed.
@@ -484,7 +498,11 @@ impl SimDisk {
         self.serve(life, fault, time).await?;
         let filled = if fault == Fault::Short { buf.len() / 2 } else { buf.len() };
         let place = self.place(offset_bytes, size_bytes, fault);
-        self.state.lock().medium.current().read(place, &mut buf[..filled]);
+        {
+            let mut state = self.state.lock();
+            state.medium.current().read(place, &mut buf[..filled]);
+            state.touched.iter_mut().for_each(|touched| touched.read(place, filled as u64));
+        }
         match fault {
             Fault::Corrupt => self.flip_bits(buf),
             Fault::Short => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a simulated short read")),
@@ -513,13 +531,16 @@ impl SimDisk {
             _ => block,
         };
         let write = Write { offset_bytes: self.place(offset_bytes, size_bytes, fault), block };
+        let (place, written_bytes) = (write.offset_bytes, write.block.len() as u64);
         let effective = !matches!(fault, Fault::Error(_) | Fault::Lost);
         if effective {
             self.state.lock().happens(Event::Begun { sequence, write });
         }
         self.serve(life, fault, time).await?;
         if effective {
-            self.state.lock().happens(Event::Done { sequence });
+            let mut state = self.state.lock();
+            state.happens(Event::Done { sequence });
+            state.touched.iter_mut().for_each(|touched| touched.written(place, written_bytes));
         }
         match fault {
             Fault::Short => Err(io::Error::new(io::ErrorKind::WriteZero, "a simulated short write")),

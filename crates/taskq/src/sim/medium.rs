@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::buf::Block;
 use crate::rng::Rng;
 
-const PAGE_BYTES: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// How a crash treats what was not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,18 @@ impl Image {
 
     fn page(&self, index: u64) -> Option<&[u8]> {
         self.pages.get(&index).map(|page| &page[..]).or_else(|| base_page(&self.base, index))
+    }
+
+    /// Whether both have the same bytes in a page.
+    pub(super) fn has_same_page(&self, other: &Self, index: u64) -> bool {
+        if let (Some(one), Some(two)) = (self.pages.get(&index), other.pages.get(&index))
+            && Arc::ptr_eq(one, two)
+        {
+            return true;
+        }
+        let (one, two) = (self.page(index).unwrap_or(&[]), other.page(index).unwrap_or(&[]));
+        let shared = one.len().min(two.len());
+        one[..shared] == two[..shared] && one[shared..].iter().chain(&two[shared..]).all(|byte| *byte == 0)
     }
 
     /// Fills `target` from `offset_bytes`; zeros where nothing was written.

@@ -12,6 +12,7 @@ pub mod fingerprint;
 pub mod history;
 mod medium;
 pub mod model;
+mod touched;
 
 use std::collections::BTreeMap;
 use std::future::Future;

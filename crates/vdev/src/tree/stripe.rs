@@ -588,7 +588,7 @@ impl<'a> Stripe<'a> {
                 if *attempts >= budget {
                     return None;
                 }
-                if *attempts % ATTEMPTS_PER_TURN == 0 {
+                if attempts.is_multiple_of(ATTEMPTS_PER_TURN) {
                     yield_now().await;
                 }
                 if !next_combination(&mut chosen, suspects.len()) {

@@ -30,10 +30,13 @@
 //! **A disk that lost its newest uberblock** by a cut is resilvered when the pool is opened, and that ends a scrub, by OpenZFS's rules too. A verb that
 //! needs whole disks is given after it.
 //!
-//! **Equal disks** of a run are opened once, as in the parent.
+//! **Disks that are alike** are opened once: those that differ only in places that whoever opened the one has not read, up to the verdict, or has written
+//! first (`alike`). Mostly these are places of blocks that no uberblock leads to yet. Since a simulation does what its seed and its reads have it do, the verdict on
+//! the one is the verdict on the other.
 //!
 //! **Rejected.** *A job that is cut twice*: the random tests of each job do that. *A comparison of bytes*: each txg more moves blocks to other places.
 
+mod alike;
 mod case;
 mod digest;
 mod drive;

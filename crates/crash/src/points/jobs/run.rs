@@ -1,21 +1,19 @@
 //! A job from its verb to its end, and the crash points of it.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_format::ids::Txg;
-use cenote_taskq::sim::disk::Crash;
-use cenote_taskq::sim::fingerprint::Fingerprints;
-use cenote_taskq::sim::history::{Began, History, Moments};
+use cenote_taskq::sim::history::History;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Rng, Runtime};
 
 use super::super::base::range;
-use super::super::run::Wanted;
+use super::super::cuts::{Cut, Wanted, each_cut};
 use super::super::verdict::Known;
+use super::alike::Alike;
 use super::case::Case;
 use super::digest::Digest;
 use super::drive::{Driver, ENDED};
@@ -64,8 +62,7 @@ impl fmt::Display for JobTally {
 
 #[derive(Default)]
 struct Seen {
-    fingerprints: Fingerprints,
-    ended: HashMap<u64, Ended>,
+    ended: Alike<Ended>,
     reflow: BTreeSet<ReflowState>,
 }
 
@@ -162,7 +159,7 @@ impl JobRun {
         });
         let (synced, stages) = ran.map_err(|error| format!("{}: {error}", case.name))?;
         let never_cut = ended(case, &machine.images(), crate::zdb::is_there(), seed);
-        let never_cut = never_cut.map_err(|error| format!("{}, never cut: {error}", case.name))?;
+        let (never_cut, _) = never_cut.map_err(|error| format!("{}, never cut: {error}", case.name))?;
         assert_eq!(never_cut.stage, ENDED, "the job has ended");
         let files = log.lock().clone();
         Ok(Self { case, history, files, range: Log::new(range()), synced, stages, digests: never_cut.digests, seed })
@@ -173,81 +170,52 @@ impl JobRun {
     /// # Errors
     /// The first that is wrong.
     pub fn judge(&self, wanted: &Wanted, tally: &mut JobTally) -> Result<(), String> {
-        let mut rng = Rng::new(self.seed ^ 0x6a6f_6273);
-        let (mut moments, mut seen) = (self.history.moments(), Seen::default());
-        let all = self.history.now() as u64 * (1 + wanted.draws);
         tally.moments += self.history.now() as u64;
-        let is_wanted = |rng: &mut Rng| wanted.points == 0 || rng.chance(wanted.points, all.max(1));
-        while let Some(began) = moments.advance() {
-            let sure = match began {
-                Began::Write => Crash::KeepMore,
-                Began::Written => Crash::KeepAll,
-                Began::Flushed => Crash::LoseAll,
-            };
-            let draws = if moments.is_open() { wanted.draws } else { 0 };
-            for draw in 0..=draws {
-                let crash = match draw {
-                    0 => sure,
-                    _ => [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::Garbage][rng.below(4) as usize],
-                };
-                if is_wanted(&mut rng) {
-                    self.point(&moments, crash, &mut rng, tally, wanted.has_zdb, &mut seen)?;
-                }
-            }
-        }
-        Ok(())
+        let (rng, mut seen) = (Rng::new(self.seed ^ 0x6a6f_6273), Seen::default());
+        each_cut(&self.history, wanted, rng, |cut| self.point(cut, tally, wanted.has_zdb, &mut seen))
     }
 
-    fn point(
-        &self,
-        moments: &Moments,
-        crash: Crash,
-        rng: &mut Rng,
-        tally: &mut JobTally,
-        has_zdb: bool,
-        seen: &mut Seen,
-    ) -> Result<(), String> {
-        let now = moments.now();
-        let seed = rng.next_u64();
-        let images = moments.crashed(crash, &mut Rng::new(seed));
+    fn point(&self, cut: Cut, tally: &mut JobTally, has_zdb: bool, seen: &mut Seen) -> Result<(), String> {
+        let Cut { now, crash, seed, images } = cut;
         tally.points += 1;
         let failed = |error: String| {
             format!("{}, cut at moment {now} of {} ({crash:?}, {seed:#x}): {error}", self.case.name, self.history.now())
         };
-        let mut is_new = false;
-        let ended = match seen.ended.entry(seen.fingerprints.of(&images)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                is_new = true;
-                tally.opened += 1;
-                let is_for_zdb = has_zdb && tally.opened.is_multiple_of(ZDB_EVERY);
-                tally.zdb += u64::from(is_for_zdb);
-                new.insert(ended(self.case, &images, is_for_zdb, seed).map_err(failed)?)
-            }
-        };
-        if is_new {
-            *tally.stages.entry(ended.stage).or_default() += 1;
-            self.compare(&ended.digests).map_err(|error| failed(format!("found at stage {}: {error}", ended.stage)))?;
+        if let Some(ended) = seen.ended.find(&images) {
+            return self.explain(ended, now).map_err(failed);
         }
-        let before = |moment: &usize| *moment <= now;
-        let synced = self.synced.iter().rev().find(|(moment, _)| before(moment)).map_or(Txg(0), |(_, txg)| *txg);
-        let known = Known { files: self.files.known_at(now), range: self.range.clone(), synced };
-        known.explain(&ended.replayed).map_err(failed)?;
-        let answered = self.stages.iter().rev().find(|(moment, _)| before(moment)).map_or(0, |(_, stage)| *stage);
-        if ended.stage < answered {
-            return Err(failed(format!("a verb had led to stage {answered}, and {} is there", ended.stage)));
-        }
-        let Some(reflow) = ended.reflow.filter(|_| is_new) else { return Ok(()) };
+        tally.opened += 1;
+        let is_for_zdb = has_zdb && tally.opened.is_multiple_of(ZDB_EVERY);
+        tally.zdb += u64::from(is_for_zdb);
+        let (ended, touched) = ended(self.case, &images, is_for_zdb, seed).map_err(failed)?;
+        let ended = seen.ended.keep(images.clone(), touched, ended);
+        *tally.stages.entry(ended.stage).or_default() += 1;
+        self.compare(&ended.digests).map_err(|error| failed(format!("found at stage {}: {error}", ended.stage)))?;
+        self.explain(ended, now).map_err(failed)?;
+        let Some(reflow) = ended.reflow else { return Ok(()) };
         if seen.reflow.insert(reflow) || tally.opened.is_multiple_of(WITHOUT_EVERY) {
             for disk in 0..images.len() {
                 tally.without += 1;
                 let left = without(self.case, &images, disk, seed);
                 let back = left.and_then(|left| super::verdict::ended(self.case, &left, false, seed));
-                let judged = back.and_then(|back| self.compare(&back.digests));
+                let judged = back.and_then(|(back, _)| self.compare(&back.digests));
                 judged.map_err(|error| failed(format!("{reflow:?} without disk {disk}: {error}")))?;
             }
         }
         Ok(())
+    }
+
+    /// The pool that was found keeps the promises that had been made by a moment.
+    fn explain(&self, ended: &Ended, now: usize) -> Result<(), String> {
+        let before = |moment: &usize| *moment <= now;
+        let synced = self.synced.iter().rev().find(|(moment, _)| before(moment)).map_or(Txg(0), |(_, txg)| *txg);
+        let known = Known { files: self.files.known_at(now), range: self.range.clone(), synced };
+        known.explain(&ended.replayed)?;
+        let answered = self.stages.iter().rev().find(|(moment, _)| before(moment)).map_or(0, |(_, stage)| *stage);
+        match ended.stage < answered {
+            true => Err(format!("a verb had led to stage {answered}, and {} is there", ended.stage)),
+            false => Ok(()),
+        }
     }
 
     /// The disks say at the end the same as those of the run that was never cut.

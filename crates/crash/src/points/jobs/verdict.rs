@@ -6,7 +6,7 @@ use std::time::Duration;
 use cenote_scan::{VerifyOptions, verify};
 use cenote_sim::Machine;
 use cenote_spa::{FoundPool, import};
-use cenote_taskq::sim::disk::Image;
+use cenote_taskq::sim::disk::{Image, Touched};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Handle, Runtime};
 use cenote_vdev::layout::raidz::Reflow;
@@ -47,24 +47,30 @@ pub(super) struct Ended {
 /// The states of an expansion that are told apart: stage, whether the scratch area is valid, and whether something has moved.
 pub(super) type ReflowState = (u32, bool, bool);
 
-/// Does something with disks of this content; what came of it, and the disks after it.
+/// Does something with disks of this content; what came of it, and the disks after it. What it depends on is noted in `touched`, disk by disk.
 fn on<T>(
     case: &Case,
     images: &[Image],
+    touched: &mut Vec<Touched>,
     seed: u64,
     work: impl AsyncFnOnce(&Handle, &Machine) -> Result<T, String>,
 ) -> Result<(T, Vec<Image>), String> {
     let runtime = Runtime::simulated(seed);
     let machine = case.machine(&runtime, images);
     let handle = runtime.handle();
+    touched.resize_with(machine.disks.len(), Touched::default);
+    machine.disks.iter().zip(touched.drain(..)).for_each(|(disk, before)| disk.note_touched(before));
     let done = run(&runtime, work(&handle, &machine))?;
+    touched.extend(machine.disks.iter().filter_map(|disk| disk.take_touched()));
     Ok((done, machine.images()))
 }
 
-/// Opens the pool that a cut has left, brings its job to the end, and judges what is there then.
-pub(super) fn ended(case: &Case, images: &[Image], has_zdb: bool, seed: u64) -> Result<Ended, String> {
-    let (mut ended, after) = on(case, images, seed, async |handle, machine| finish(handle, machine, case).await)?;
-    let judged = on(case, &after, seed ^ 1, async |handle, machine| {
+/// Opens the pool that a cut has left, brings its job to the end, and judges what is there then. The part of the disks that this depends on.
+pub(super) fn ended(case: &Case, images: &[Image], has_zdb: bool, seed: u64) -> Result<(Ended, Vec<Touched>), String> {
+    let mut touched = Vec::new();
+    let finished = on(case, images, &mut touched, seed, async |handle, machine| finish(handle, machine, case).await);
+    let (mut ended, after) = finished?;
+    let judged = on(case, &after, &mut touched, seed ^ 1, async |handle, machine| {
         let mut digests = vec![exported(handle, machine, case, "written").await?];
         if case.work == Work::Split {
             digests.push(exported(handle, machine, case, COPY).await.map_err(|error| format!("{COPY}: {error}"))?);
@@ -78,7 +84,7 @@ pub(super) fn ended(case: &Case, images: &[Image], has_zdb: bool, seed: u64) -> 
             cenote_sim::zdb(name, &after, case.disk_bytes).map_err(|error| format!("at the end: {error:#}"))?;
         }
     }
-    Ok(ended)
+    Ok((ended, touched))
 }
 
 /// The reflow word of the newest uberblock.
@@ -173,7 +179,7 @@ async fn exported(handle: &Handle, machine: &Machine, case: &Case, name: &str) -
 
 /// The pool that a cut has left, without one of its disks: it is whole, and can be written. The disks after that.
 pub(super) fn without(case: &Case, images: &[Image], disk: usize, seed: u64) -> Result<Vec<Image>, String> {
-    let done = on(case, images, seed, async |handle, machine| {
+    let done = on(case, images, &mut Vec::new(), seed, async |handle, machine| {
         let mut left = machine.part(0..machine.disks.len());
         left.disks.remove(disk);
         left.paths.remove(disk);
