@@ -68,8 +68,12 @@ const BEYOND_IN: u64 = 8;
 
 /// The deliberate bugs about redundancy that schedules find: from which seed on, and by how many schedules at most. One is found soon after the
 /// first.
-pub const FOUND: [(Mutant, u64, u64); 3] =
-    [(Mutant::OneLeg, 0, 40), (Mutant::DtlUnwritten, 0, 40), (Mutant::DtlCleared, 0, 60)];
+pub const FOUND: [(Mutant, u64, u64); 4] = [
+    (Mutant::OneLeg, 0, 40),
+    (Mutant::DtlUnwritten, 0, 40),
+    (Mutant::DtlCleared, 0, 60),
+    (Mutant::MissUnnoted, 3005, 200),
+];
 
 /// Carries out the schedule of a seed; `zdb` judges what it leaves if that is wanted.
 ///
