@@ -20,7 +20,7 @@ impl World {
         }
         let status = view.tree().status();
         let leaves = leaves_of(&status);
-        // What a distributed spare that is not whole has wrong is counted on the disks below it.
+        // Wrong bytes of a distributed spare that is not whole are counted on the disks below it.
         let is_told_apart =
             |top: usize| !leaves.iter().any(|leaf| leaf.top == top && leaf.is_distributed() && !self.is_sound(leaf));
         let is_wrong = |leaf: &&Leaf| {

@@ -14,6 +14,7 @@
 //! Client   blocks that are written and freed, and what each txg left in them             client
 //! Ailment  how a disk fails at the moment                                                ailment
 //! World    the pool on its disks, and what each of its leaves may lack                   world
+//! kinds    the kinds of steps, and how often a schedule draws each                       kinds
 //! step     a failure, its end, a verb of a person, a power cut                           step
 //! check    the pool's word on its leaves, compared with their bytes                      check
 //! verdict  all is mended, and all must be there                                          verdict
@@ -45,6 +46,7 @@ mod beyond;
 mod check;
 mod client;
 mod done;
+mod kinds;
 mod shape;
 mod step;
 mod verdict;
@@ -92,7 +94,7 @@ pub fn live(seed: u64, has_zdb: bool) -> Result<Done, String> {
     done.map_err(|error| format!("{}: {error}\n  after: {}", shape.words, world.steps()))
 }
 
-/// What a seed stands for: one that is mixed, numbers from it, and the shape.
+/// The meaning of a seed: one that is mixed, numbers from it, and the shape.
 fn drawn(seed: u64) -> (u64, Rng, &'static Shape) {
     let mixed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x7363_6865;
     let mut rng = Rng::new(mixed);

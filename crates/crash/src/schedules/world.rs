@@ -16,8 +16,8 @@ use cenote_vdev::tree::VdevStatus;
 use super::ailment::Ailment;
 use super::client::{Client, import_options};
 use super::done::Done;
+use super::kinds::weights;
 use super::shape::{Base, FAST, SLOW, Shape, machine};
-use super::step::weights;
 use crate::judge::found;
 use crate::life::host;
 use crate::stage::words;
@@ -83,7 +83,7 @@ pub(super) struct World {
     pub(super) weights: Vec<u64>,
     /// Bytes may be damaged in silence, so that only scrubs make things good.
     may_rot: bool,
-    /// What leaves lacked when one looked last; `!` is one that is not used.
+    /// The txgs that leaves lacked at the last look, in words; `!` is a leaf that is not used.
     behind: String,
     steps: Vec<String>,
 }
