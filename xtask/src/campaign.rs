@@ -58,6 +58,17 @@ pub(crate) const POINTS: Campaign = Campaign {
     counts_trials: false,
 };
 
+/// Pools that live through one failure of a disk after the other.
+pub(crate) const SCHEDULES: Campaign = Campaign {
+    name: "schedules",
+    count_in_step: 40,
+    first: ("--first", 0),
+    stride: 1,
+    more: &["--zdb-every", "50"],
+    noun: " schedules from ",
+    counts_trials: true,
+};
+
 /// Datasets with random histories, sent and received.
 pub(crate) const REPLICAS: Campaign = Campaign {
     name: "replicas",

@@ -61,6 +61,8 @@ Usage: cargo xtask CHORE
                          (all of sqlite-wal, sqlite-truncate, sqlite-persist, postgresql, postgresql-half, fio-files, fio-volume)
   crash [COUNT] [FIRST]  power cuts of pools under load, in simulation, from cut FIRST on
   points [COUNT] [FIRST] short runs of a small pool, cut in every moment, from script FIRST on
+  schedules [COUNT] [FIRST]
+                         failures of disks up to redundancy and beyond, in any order, in simulation, from seed FIRST on
   replicas [COUNT] [FIRST]
                          datasets with random histories, sent and received in all ways, in simulation, from case FIRST on
   sim [--seed N] [--minutes M]
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         "mutate" => campaign::MUTATE.main(rest),
         "crash" => campaign::CUTS.main(rest),
         "points" => campaign::POINTS.main(rest),
+        "schedules" => campaign::SCHEDULES.main(rest),
         "replicas" => campaign::REPLICAS.main(rest),
         "sim" => campaign::main_sim(rest),
         "mutants" => campaign::main_mutants(rest),

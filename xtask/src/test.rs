@@ -60,6 +60,12 @@ const STEPS: &[Step] = &[
         run: |_| campaign::POINTS.step(),
     },
     Step {
+        name: "schedules",
+        about: "failures of disks up to redundancy and beyond, in any order, in simulation",
+        of: &["cenote-crash"],
+        run: |_| campaign::SCHEDULES.step(),
+    },
+    Step {
         name: "replicas",
         about: "datasets sent and received in all ways, in simulation",
         of: &["cenote-replicas"],

@@ -38,6 +38,7 @@
 //! * [`hosts`]: other lives, in which a second host gets the pool.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
 //! * [`log_space`]: lives of another kind, short of space, whose clients wait for every write.
+//! * [`schedules`]: pools that live through one failure of a disk after the other.
 //! * [`mutants`]: whether the verdict finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
 //! # Verdict
@@ -72,6 +73,7 @@ mod models;
 pub mod mutants;
 pub mod points;
 mod replayed;
+pub mod schedules;
 mod snapshots;
 mod stage;
 pub mod zdb;

@@ -1,4 +1,5 @@
-//! Known bugs of OpenZFS's scans, by their numbers: what has to be well here. Others are where the verb is tested; docs/robustness.md has the whole list.
+//! Known bugs of OpenZFS's scans, by their numbers: what has to be well here. Others are where the verb is tested; docs/robustness.md has the whole
+//! list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,8 +55,8 @@ async fn settle(handle: &Handle, pool: &Pool, what: &str) {
 /// The test that is run once more with the bug.
 const SPARE_TEST: &str = "scrub::bug_tests::a_spare_keeps_what_lay_on_a_device_that_was_away_18286";
 
-/// A device fails, and its spare is rebuilt; a second one fails, and the spare of that one is rebuilt, which lies on the first device in part. The first device is
-/// back, and its spare goes.
+/// A device fails, and its spare is rebuilt; a second one fails, and the spare of that one is rebuilt, which lies on the first device in part. The
+/// first device is back, and its spare goes.
 #[test]
 fn a_spare_keeps_what_lay_on_a_device_that_was_away_18286() {
     // Where the second spare lies in the beginning of each disk, and the first one.
@@ -110,7 +111,8 @@ fn a_leaf_that_was_passed_over_and_does_not_know_it_is_found() {
     assert!(!told.status.success() && text.contains("a spare, seed"), "{mutant}: {text}");
 }
 
-/// A device misses a write now and then while a scrub is under way, and later while a resilver is: each fault costs one scan at most, and a scrub that is wanted then ends.
+/// A device misses a write now and then while a scrub is under way, and later while a resilver is: each fault costs one scan at most, and a scrub
+/// that is wanted then ends.
 #[test]
 fn a_write_that_fails_has_no_scans_go_round_840_5970_8639_9551_14727() {
     for seed in 1..5 {
@@ -243,7 +245,8 @@ const BESIDE: [(Layout, usize, usize); 3] = [
     (&[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)], 6, 4),
 ];
 
-/// A disk is replaced while another child is away: the end of that resilver says nothing about the one that is away, which is resilvered when it is back.
+/// A disk is replaced while another child is away: the end of that resilver says nothing about the one that is away, which is resilvered when it is
+/// back.
 #[test]
 fn a_replacement_beside_a_child_that_is_away_forgets_nothing() {
     for (seed, (layout, count, alone)) in (1..).zip(BESIDE) {
@@ -284,8 +287,8 @@ fn a_replacement_beside_a_child_that_is_away_forgets_nothing() {
     }
 }
 
-/// Found by schedules: a new leaf lacks some txgs to come, and its resilver waits for them. A pool that was exported meanwhile had the worker wait for them for ever, and
-/// take a processor for it.
+/// Found by schedules: a new leaf lacks some txgs to come, and its resilver waits for them. A pool that was exported meanwhile had the worker wait
+/// for them for ever, and take a processor for it.
 #[test]
 fn a_resilver_that_waits_for_txgs_ends_with_the_pool() {
     for pause_ms in [0, 1, 2, 5, 10, 20] {

@@ -1,10 +1,10 @@
 //! Leaves that did not get what was written to a distributed spare in their place.
 //!
-//! A distributed spare lies on the other children of its draid. While one of those is away, a second spare may stand for it. What a rebuild or a resilver
-//! gives to the first spare is then on the second one, and the first has everything. The leaf that is away has none of it, and its dirty time log says
-//! nothing of blocks that are older than its absence. When it is back, and the second spare goes, the first one would have old bytes there (#18286 of
-//! OpenZFS). So such a leaf lacks the txgs of what it was passed over with: at once in memory, and on disk with the txg that takes the report of whoever
-//! wrote it ([`VdevTree::take_passed_over`]).
+//! A distributed spare lies on the other children of its draid. While one of those is away, a second spare may stand for it. What a rebuild or a
+//! resilver gives to the first spare is then on the second one, and the first has everything. The leaf that is away has none of it, and its dirty
+//! time log says nothing of blocks that are older than its absence. When it is back, and the second spare goes, the first one would have old bytes
+//! there (#18286 of OpenZFS). So such a leaf lacks the txgs of what it was passed over with: at once in memory, and on disk with the txg that takes
+//! the report of whoever wrote it ([`VdevTree::take_passed_over`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ use super::{Topology, VdevTree};
 use crate::dtl::Dtl;
 
 impl VdevTree {
-    /// The leaves that were passed over since this was asked last, and the txgs that they lack for it. All that was written before a report was made is in
-    /// what is asked after the report was taken.
+    /// The leaves that were passed over since this was asked last, and the txgs that they lack for it. All that was written before a report was
+    /// made is in what is asked after the report was taken.
     #[must_use]
     pub fn take_passed_over(&self) -> BTreeMap<Guid, Dtl> {
         std::mem::take(&mut *self.common.passed_over.lock())

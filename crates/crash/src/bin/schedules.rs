@@ -1,0 +1,155 @@
+//! `schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]`: pools that live through one failure after
+//! the other, up to their redundancy, and beyond it ([`cenote_crash::schedules`]).
+//!
+//! `schedules --mutant NAME [--first SEED] [--count N]`: has the engine have a deliberate bug, and says whether so many schedules find it.
+//!
+//! A seed is all that is needed to make a schedule again: `schedules --first SEED --count 1`. With `--seconds` none is begun later.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cenote_crash::schedules::{Done, hunt, live};
+use cenote_crash::zdb;
+use cenote_taskq::mutant::Mutant;
+use cenote_testkit::campaign::{note_panics, watch};
+
+const USAGE: &str =
+    "usage: schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]
+       schedules --mutant NAME [--first SEED] [--count N]";
+/// How much is shown of what was said when a bug was found.
+const FOUND_CHARACTERS_MAX: usize = 600;
+/// Real seconds that a schedule may take before the watchdog ends the program.
+const SECONDS_MAX: u64 = 1200;
+
+struct Arguments {
+    count: u64,
+    first: u64,
+    /// No schedule begins later; any time if 0.
+    seconds: u64,
+    /// Seconds between two lines that say how far it is; never if 0.
+    every: u64,
+    /// Of so many schedules zdb judges what one has left; of none if 0.
+    zdb_every: u64,
+    verbose: bool,
+    /// A deliberate bug that is to be found.
+    mutant: Option<Mutant>,
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut found = Arguments { count: 1, first: 1, seconds: 0, every: 0, zdb_every: 0, verbose: false, mutant: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--count" => found.count = args.next()?.parse().ok()?,
+            "--first" => found.first = args.next()?.parse().ok()?,
+            "--seconds" => found.seconds = args.next()?.parse().ok()?,
+            "--every" => found.every = args.next()?.parse().ok()?,
+            "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
+            "--mutant" => {
+                let name = args.next()?;
+                found.mutant = Some(*Mutant::ALL.iter().find(|mutant| mutant.name() == name)?);
+            }
+            "--verbose" => found.verbose = true,
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+fn main() -> ExitCode {
+    let Some(mut arguments) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if arguments.zdb_every > 0 && !zdb::is_there() {
+        println!("zdb is not installed (Debian package zfsutils-linux): no image is judged by it");
+        arguments.zdb_every = 0;
+    }
+    let is_good = match arguments.mutant {
+        Some(mutant) => hunt_one(mutant, arguments.first..arguments.first.saturating_add(arguments.count)),
+        None => explore(&arguments),
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has the engine have a bug; whether it is found.
+fn hunt_one(mutant: Mutant, schedules: Range<u64>) -> bool {
+    note_panics();
+    let (name, started) = (mutant.name(), Instant::now());
+    match hunt(mutant, schedules.clone()) {
+        Ok(Some((seed, what))) => {
+            let what: String = what.chars().take(FOUND_CHARACTERS_MAX).collect();
+            println!("{name}: caught by schedule {seed} in {:.1} s: {what}", started.elapsed().as_secs_f64());
+            true
+        }
+        Ok(None) => {
+            println!("{name}: NOT CAUGHT by schedules {} to {}", schedules.start, schedules.end.saturating_sub(1));
+            false
+        }
+        Err(why) => {
+            println!("{why}");
+            false
+        }
+    }
+}
+
+fn explore(arguments: &Arguments) -> bool {
+    note_panics();
+    let current = watch("schedule", Duration::from_secs(SECONDS_MAX));
+    let started = Instant::now();
+    let mut said = started;
+    let (mut sums, mut count, mut failed, mut judged) = (Done::default(), 0_u64, 0_u64, 0_u64);
+    for seed in arguments.first..arguments.first.saturating_add(arguments.count) {
+        if arguments.seconds > 0 && started.elapsed().as_secs() >= arguments.seconds {
+            break;
+        }
+        current.store(seed + 1, Ordering::Relaxed);
+        let has_zdb = arguments.zdb_every > 0 && seed.is_multiple_of(arguments.zdb_every);
+        count += 1;
+        judged += u64::from(has_zdb);
+        match live(seed, has_zdb) {
+            Ok(done) => {
+                if arguments.verbose {
+                    println!("schedule {seed}: {done:?}");
+                }
+                sums.add(&done);
+            }
+            Err(why) => {
+                failed += 1;
+                println!("FAILED schedule {seed}: {why}");
+            }
+        }
+        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+            said = Instant::now();
+            let seconds = started.elapsed().as_secs_f64();
+            let rate = count as f64 / seconds;
+            let left = arguments.count.saturating_sub(count) as f64 / rate;
+            println!(
+                "{count} done in {seconds:.0} s ({rate:.1} a second, {left:.0} s left), {failed} failed; next is {}",
+                seed + 1
+            );
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{count} schedules from {} on in {seconds:.1} s ({:.1} a second): {failed} failed, {} steps and {} txgs with {} failures of disks, {} power cuts, {} verbs and {} \
+         that were refused; {} resilvers seen; at most {} slots of a vdev unsound at once; {} blocks compared, {} exported pools checked before the end, {} blocks destroyed beyond redundancy; {judged} judged \
+         by zdb",
+        arguments.first,
+        count as f64 / seconds,
+        sums.steps,
+        sums.txgs,
+        sums.failures,
+        sums.cuts,
+        sums.verbs,
+        sums.refused,
+        sums.resilvers,
+        sums.unsound_max,
+        sums.compared,
+        sums.checked,
+        sums.lost,
+    );
+    failed == 0
+}
