@@ -65,15 +65,6 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
 pub(crate) fn vdev_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     /// Numbers that change the rules of faults.
     const NUMBERS: [&str; 6] = ["checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
-    /// Those that are set elsewhere, or not yet.
-    const OTHERS: [(&str, &str); 6] = [
-        ("allocating", "'zpool remove' of a vdev is OpenZFS's"),
-        ("alloc_bias", "'zpool add' of a vdev of that class"),
-        ("autosit", "a slow child of a raidz or draid sits out ('--tunable vdev_read_sit_out_secs')"),
-        ("path", "an import finds devices wherever they are"),
-        ("scheduler", "requests wait in queues of this process ('cenote tunables')"),
-        ("sit_out", "a slow child sits out by itself"),
-    ];
     let (name, value) = setting(text)?;
     let texts = || (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()));
     if is_user_property(name) {
@@ -91,7 +82,18 @@ pub(crate) fn vdev_setting(text: &str) -> Result<(String, Option<PropertyValue>)
     };
     let value = match name {
         "comment" => texts(),
-        "slow_io_events" => word(&[("on", Some(1)), ("off", Some(0))])?,
+        "slow_io_events" | "allocating" | "autosit" | "sit_out" => word(&[("on", Some(1)), ("off", Some(0))])?,
+        "scheduler" => word(&[("auto", Some(0)), ("on", Some(1)), ("off", Some(2))])?,
+        "alloc_bias" => match value {
+            "none" => None,
+            "log" | "special" | "dedup" => texts(),
+            _ => return Err(ValueError::Invalid("'alloc_bias' must be one of 'none | log | special | dedup'".into())),
+        },
+        // That it begins with '/dev/' is for the pool to say, which knows whether the vdev has one.
+        "path" if value.is_empty() || value.contains('\0') => {
+            return Err(ValueError::Invalid("'path' must be the path of a device".into()));
+        }
+        "path" => texts(),
         "failfast" => word(&[("on", Some(1)), ("off", Some(0)), ("inherit", None)])?,
         name if NUMBERS.contains(&name) => match value {
             // As before it was set.
@@ -102,12 +104,7 @@ pub(crate) fn vdev_setting(text: &str) -> Result<(String, Option<PropertyValue>)
             },
         },
         name => {
-            return Err(match OTHERS.iter().find(|(other, _)| *other == name) {
-                Some((_, instead)) => ValueError::NotYet(format!(
-                    "not supported yet: changing the property '{name}' of a vdev; {instead}"
-                )),
-                None => ValueError::Unknown(format!("invalid property '{name}', or one that cannot be set")),
-            });
+            return Err(ValueError::Unknown(format!("invalid property '{name}', or one that cannot be set")));
         }
     };
     Ok((name.to_owned(), value))
@@ -139,14 +136,20 @@ mod tests {
     #[test]
     fn settings_of_vdevs_are_kept_as_openzfs_keeps_them() {
         let kept = |text| vdev_setting(text).map(|(_, value)| value).map_err(|error| error.to_string());
-        assert_eq!(kept("checksum_n=3"), Ok(Some(PropertyValue::Number(3))));
+        let number = |number| Ok(Some(PropertyValue::Number(number)));
+        assert_eq!(kept("checksum_n=3"), number(3));
         assert_eq!((kept("io_t=none"), kept("comment=")), (Ok(None), Ok(None)));
         assert_eq!(kept("failfast=inherit"), Ok(None));
+        assert_eq!((kept("scheduler=off"), kept("sit_out=on")), (number(2), number(1)));
+        assert_eq!((kept("allocating=off"), kept("alloc_bias=none")), (number(0), Ok(None)));
         assert_eq!(kept("my:own=x"), Ok(Some(PropertyValue::Text("x".into()))));
         for (wrong, why) in [
             ("io_n=x", "bad numeric"),
             ("slow_io_events=yes", "must be one of"),
-            ("allocating=off", "not supported yet"),
+            ("allocating=maybe", "must be one of 'on | off'"),
+            ("alloc_bias=normal", "must be one of 'none | log"),
+            ("path=", "path of a device"),
+            ("scheduler=never", "must be one of"),
             ("guid=3", "cannot be set"),
         ] {
             assert!(kept(wrong).unwrap_err().contains(why), "{wrong}: {:?}", kept(wrong));

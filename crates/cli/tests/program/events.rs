@@ -178,13 +178,29 @@ fn properties_of_vdevs_are_kept_where_openzfs_keeps_them_and_are_obeyed() {
     for name in ["capacity", "expandsize", "read_errors", "slow_io_t", "alloc_bias", "my:rack"] {
         assert!(all.lines().any(|line| line.split_whitespace().nth(1) == Some(name)), "{name}: {all}");
     }
+    assert_eq!(
+        get("sit_out,autosit,scheduler,encpath", leaf),
+        "sit_out\toff\t-\nautosit\t-\t-\nscheduler\tauto\tdefault\nencpath\t-\tdefault\n"
+    );
+    images.run("zpool", &["set", "autosit=off", "mine", "raidz1-0"]);
+    images.run("zpool", &["set", "scheduler=on", "mine", leaf]);
+    assert_eq!(
+        get("autosit,alloc_bias,sit_out", "raidz1-0"),
+        "autosit\toff\tlocal\nalloc_bias\tnone\tdefault\nsit_out\t-\t-\n"
+    );
+    assert_eq!(get("scheduler", leaf), "scheduler\ton\tlocal\n");
     images.run("zpool", &["set", "comment=", "mine", leaf]);
     images.run("zpool", &["set", "io_n=none", "mine", leaf]);
     assert_eq!(get("comment,io_n", leaf), "comment\t-\tdefault\nio_n\t-\tdefault\n");
     assert!(images.run("zpool", &["history", "-i", "mine"]).contains("vdev set"));
     for (setting, vdev, why) in [
         ("io_n=x", leaf, "bad numeric value"),
-        ("allocating=off", "raidz1-0", "not supported yet: changing the property 'allocating'"),
+        ("allocating=off", "raidz1-0", "the last vdev on which blocks of files can be placed"),
+        ("allocating=off", leaf, "only top-level vdevs have this property"),
+        ("alloc_bias=special", "raidz1-0", "the last vdev"),
+        ("sit_out=on", leaf, "none has 'mine'"),
+        ("autosit=on", leaf, "only devices of a raidz or draid sit out by themselves"),
+        ("path=/tmp/x", leaf, "a path begins with '/dev/'"),
         ("guid=1", leaf, "cannot be set"),
         ("io_n=1", "other", "no such vdev in pool 'mine'"),
     ] {
@@ -202,6 +218,13 @@ fn properties_of_vdevs_are_kept_where_openzfs_keeps_them_and_are_obeyed() {
     let mounted = Mounted::new(&images, "mine");
     let _ = fs::read(mounted.path("file")).unwrap();
     wait_for("too many errors", || images.run("zpool", &["status", "mine"]));
+    images.run("zpool", &["set", "sit_out=on", "mine", leaf]);
+    let other = images.files[2].to_str().unwrap();
+    let output = images.command("zpool", &["set", "sit_out=on", "mine", other]).output().unwrap();
+    assert!(said(&output).contains("too many disks already sitting out"), "{}", said(&output));
+    assert_eq!((get("sit_out", leaf), get("sit_out", other)), ("sit_out\ton\t-\n".into(), "sit_out\toff\t-\n".into()));
+    images.run("zpool", &["set", "sit_out=off", "mine", leaf]);
+    assert_eq!(get("sit_out", leaf), "sit_out\toff\t-\n");
     let counted = get("read_ops,checksum_errors", "1.img");
     let numbers: Vec<u64> = counted.lines().map(|line| line.split('\t').nth(1).unwrap().parse().unwrap()).collect();
     assert!(numbers.iter().all(|count| *count > 2), "{counted}");

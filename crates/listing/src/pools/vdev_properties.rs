@@ -3,7 +3,7 @@
 //! Those that a person sets are in the vdev's ZAP; the others come from the configuration, the devices and the process that has the pool. A
 //! property that nothing here knows the value of is `-`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use cenote_dsl::property::Value;
@@ -88,6 +88,8 @@ const ALL: [&str; 61] = [
 ];
 /// Those at the end that are shown only where they are asked for.
 const NOT_OF_ALL: usize = 2;
+/// The class of a top-level vdev in its ZAP (`VDEV_TOP_ZAP_ALLOCATION_BIAS`).
+const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// The word for all vdevs of a pool.
 const ALL_VDEVS: &str = "all-vdevs";
 /// The name of a pool's root.
@@ -104,6 +106,8 @@ struct Known<'a> {
     is_rotational: Option<bool>,
     /// Requests that its process counted.
     io: Option<Vec<u64>>,
+    /// Of a leaf of a raidz or draid: whether it sits out.
+    sits_out: Option<bool>,
     set: BTreeMap<String, Value>,
 }
 
@@ -198,7 +202,10 @@ pub async fn get_vdevs(
     let vdevs = named_vdevs(&tree, words).map_err(|word| {
         WrongUse::new(format!("Cannot get properties of {word}: no such vdev in pool '{}'", facts.pool.name()))
     })?;
+    let sitting: BTreeSet<Guid> =
+        counted.iter().flatten().filter(|(_, io)| io.sits_out).map(|(guid, _)| *guid).collect();
     let io = counted.map(|counted| VdevIo::of_tree(&tree, counted));
+    let of_stripes: BTreeSet<Guid> = tree.root.children.iter().filter(|top| is_stripe(top)).flat_map(leaves).collect();
     let shown = |vdev: &Vdev| if vdev.guid == tree.root.guid { ROOT.to_owned() } else { vdev.name.clone() };
     let all_names: Vec<String> = vdevs.iter().map(|vdev| shown(vdev)).collect();
     let of_all = asked.clone().unwrap_or_else(|| ALL[..ALL.len() - NOT_OF_ALL].to_vec());
@@ -207,10 +214,11 @@ pub async fn get_vdevs(
     for (vdev, name) in vdevs.into_iter().zip(&all_names) {
         let Some(mut known) = known(facts, &tree, vdev) else { continue };
         known.io = io.as_ref().and_then(|io| io.totals_of(&tree.root, vdev.guid));
+        known.sits_out = of_stripes.contains(&vdev.guid).then(|| sitting.contains(&vdev.guid));
         known.set = facts.pool.vdev_properties(known.config).await?;
         // Entries of jobs are numbers, and the class has a name of its own.
         let is_user = |(name, value): &(&String, &Value)| {
-            is_user_property(name) && matches!(value, Value::Text(_)) && *name != "org.zfsonlinux:allocation_bias"
+            is_user_property(name) && matches!(value, Value::Text(_)) && *name != ALLOCATION_BIAS
         };
         let users: Vec<String> = known.set.iter().filter(is_user).map(|(name, _)| name.clone()).collect();
         let mut values = Vec::new();
@@ -263,6 +271,7 @@ fn known<'a>(facts: &'a Facts, tree: &'a Tree, vdev: &'a Vdev) -> Option<Known<'
         is_top,
         is_rotational: disk,
         io: None,
+        sits_out: None,
         set: BTreeMap::new(),
     })
 }
@@ -307,7 +316,8 @@ impl Known<'_> {
             "path" => text(&vdev.path),
             "devid" => text(&vdev.devid),
             "physpath" => text(&vdev.phys_path),
-            "encpath" | "fru" => unknown(),
+            "encpath" => text(&self.config.enclosure_path.as_deref().map(str::to_owned)),
+            "fru" => text(&self.config.fru.as_deref().map(str::to_owned)),
             "parent" => text(&self.parent.map(kernel_name)),
             "children" if is_leaf => unknown(),
             "children" => {
@@ -342,16 +352,28 @@ impl Known<'_> {
             },
             "rotational" => self.is_rotational.map_or_else(unknown, switch),
             "alloc_bias" if !self.is_top => None,
-            "alloc_bias" => Some(match self.config.class {
-                AllocationClass::Normal => Cell::new("none", Source::Default),
-                class => Cell::new(class.name().unwrap_or("-"), Source::Local),
+            // The class is what it is used for, and this what it will be when the pool is opened again.
+            "alloc_bias" if self.config.class == AllocationClass::Log => fixed("log".to_owned()),
+            "alloc_bias" => Some(match self.set.get(ALLOCATION_BIAS) {
+                Some(Value::Text(class)) => Cell::new(class.clone(), Source::Local),
+                _ => Cell::new("none", Source::Default),
             }),
             // A device that cannot discard says so when it is asked to.
             "trim_support" if is_leaf => switch(vdev.sizes.device > 0 && !vdev.is_distributed()),
             "trim_support" => fixed("-".to_owned()),
-            // No choice is made by this here.
-            "sit_out" => None,
-            "autosit" | "scheduler" | "failure_domain" | "failure_group" => unknown(),
+            "sit_out" => self.sits_out.and_then(switch),
+            "autosit" if !matches!(self.config.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. }) => None,
+            "autosit" => Some(match self.set.get(name) {
+                Some(Value::Number(0)) => Cell::new("off", Source::Local),
+                Some(Value::Number(_)) => Cell::new("on", Source::Local),
+                _ => Cell::new("on", Source::Default),
+            }),
+            "scheduler" => Some(match self.set.get(name) {
+                Some(Value::Number(1)) => Cell::new("on", Source::Local),
+                Some(Value::Number(2)) => Cell::new("off", Source::Local),
+                _ => Cell::new("auto", Source::Default),
+            }),
+            "failure_domain" | "failure_group" => unknown(),
             "failfast" | "slow_io_events" => {
                 let usual = match name {
                     "failfast" if self.config.kind != VdevKind::Root => "inherit",
@@ -370,6 +392,19 @@ impl Known<'_> {
                 _ => Cell::new("-", Source::Default),
             }),
         }
+    }
+}
+
+fn is_stripe(vdev: &Vdev) -> bool {
+    matches!(vdev.kind, "raidz" | "draid")
+}
+
+/// The guids of a vdev's leaves.
+fn leaves(vdev: &Vdev) -> Vec<Guid> {
+    match vdev.children.is_empty() {
+        true => vec![vdev.guid],
+        // As deep as the configuration was let become.
+        false => vdev.children.iter().flat_map(leaves).collect(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! `zpool set`.
 
+use anyhow::bail;
 use cenote_admin::{SetPoolRequest, SetVdevRequest, known_lists};
+use cenote_server::{Owned, ServerError};
 
 use crate::prelude::*;
 
@@ -13,13 +15,23 @@ pub(crate) struct Args {
     setting: String,
     /// The pool.
     pool: String,
-    /// The vdev, for a property of a vdev: comment, checksum_n, checksum_t, io_n, io_t, slow_io_n, slow_io_t, slow_io_events, failfast.
+    /// The vdev, for a property of a vdev: comment, checksum_n, checksum_t, io_n, io_t, slow_io_n, slow_io_t, slow_io_events, failfast,
+    /// allocating, alloc_bias, path, autosit, sit_out, scheduler.
     vdev: Option<String>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let Args { setting, pool, vdev } = args;
     if let Some(vdev) = vdev {
+        if setting.starts_with("sit_out=") && context.served().is_none() {
+            let view = context.open_pool(&pool).await?;
+            if let Some(socket) = context.owner_of(&view) {
+                return Err(ServerError::Owned(Owned { pool, socket }).into());
+            }
+            bail!(
+                "cannot set property for '{vdev}': a device sits out while a mount or a server has its pool, and none has '{pool}'"
+            );
+        }
         context.carry_out(&SetVdevRequest { setting, pool, vdev }).await?;
         return Ok(Outcome::Good);
     }
