@@ -10,6 +10,7 @@ use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::{Checkpoint, Unreported};
 use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, json};
 
 use super::super::iostat::nicetime;
@@ -106,6 +107,8 @@ pub(super) struct Copying {
     copied_bytes: u64,
     /// Memory of the mappings of all removed vdevs.
     mapping_bytes: u64,
+    /// The reason for which it does not go on now, from the process that has the pool.
+    waits: Option<String>,
 }
 
 /// Bytes of memory that the mappings of removed vdevs take, from the last one on.
@@ -136,7 +139,21 @@ async fn removal(view: &Facts) -> Result<Option<Copying>> {
         to_copy_bytes: removal.to_copy_bytes,
         copied_bytes: removal.copied_bytes,
         mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
+        waits: None,
     }))
+}
+
+/// The reason for which the expansion of a vdev does not go on: the process that has the pool tells it. Of a pool that nobody has, it is a
+/// device that the expansion could not do without.
+fn waits_for(view: &Facts, top: &VdevConfig) -> Option<String> {
+    if let Some(job) = view.job("raidz_expand") {
+        return job.stalled.clone();
+    }
+    let devices = view.devices();
+    let leaves = devices.children.iter().filter(|vdev| vdev.guid == top.guid).flat_map(VdevStatus::leaves);
+    let lacking = leaves.into_iter().find(|leaf| !leaf.state.is_readable() || !leaf.missed.is_empty())?;
+    let config = top.leaves().into_iter().find(|leaf| leaf.guid == lacking.guid)?;
+    Some(format!("waits until {} is there and has all of its data", config.display_name()))
 }
 
 /// The expansions that raidz vdevs record.
@@ -165,6 +182,7 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
             to_copy_bytes: space.map_or(0, |space| space.figures().allocated_bytes),
             copied_bytes: number("bytes_copied"),
             mapping_bytes: 0,
+            waits: if state == ScanState::SCANNING { waits_for(view, top) } else { None },
         });
     }
     Ok(found)
@@ -221,9 +239,10 @@ impl Copying {
             ),
             ScanState::SCANNING => {
                 let (rate, percent, left) = self.progress(now_s);
-                let left = match left {
-                    left if left < 30 * 86_400 => format!("{} to go", duration(left)),
-                    _ => "(copy is slow, no estimated time)".to_owned(),
+                let left = match (&self.waits, left) {
+                    (Some(reason), _) => format!("paused for resilver or clear\n\tthe expansion {reason}"),
+                    (None, left) if left < 30 * 86_400 => format!("{} to go", duration(left)),
+                    (None, _) => "(copy is slow, no estimated time)".to_owned(),
                 };
                 format!(
                     "expand: expansion of {} in progress since {}\n\t{copied} / {} copied at {}/s, {percent:.2}% done, {left}\n",
@@ -650,8 +669,7 @@ pub(super) fn expansion_json(scanned: &Scanned, json: Json, exact: bool, time: T
     for (key, number, nice) in figures {
         map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
     }
-    // No expansion begins, or goes on, during a resilver.
-    map.insert("waiting_for_resilver".into(), json.number(0));
+    map.insert("waiting_for_resilver".into(), json.number(expansion.waits.is_some().into()));
     Some(serde_json::Value::Object(map))
 }
 
@@ -696,6 +714,7 @@ mod tests {
             to_copy_bytes: 8 << 20,
             copied_bytes,
             mapping_bytes: 0,
+            waits: None,
         };
         assert_eq!(
             copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),
@@ -717,6 +736,12 @@ mod tests {
         assert_eq!(
             copying(ScanState::SCANNING, 2 << 20).expansion_text(102, time),
             "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, 00:00:06 to go\n"
+        );
+        let reason = "waits until a is there and has all of its data".to_owned();
+        assert_eq!(
+            Copying { waits: Some(reason), ..copying(ScanState::SCANNING, 2 << 20) }.expansion_text(102, time),
+            "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, paused for resilver or clear\n\t\
+             the expansion waits until a is there and has all of its data\n"
         );
     }
 
