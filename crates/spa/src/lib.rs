@@ -96,8 +96,8 @@ pub use inuse::{HeadSpace, LongHold, User};
 pub use jobs::JobStatus;
 pub use jobs::leaf::LeafWorkKind;
 pub use jobs::scan::{
-    ErrorReport, ScanOrder, ScanPlace, ScanRange, ScanReport, ScanSeat, ScanTask, ScanWork, TreeHistory, Unreported,
-    WalkedTree,
+    ErrorReport, ScanOrder, ScanPass, ScanPlace, ScanRange, ScanReport, ScanSeat, ScanTask, ScanWork, TreeHistory,
+    Unreported, WalkedTree,
 };
 pub use open::existing::{WriteOptions, open};
 pub use open::new::{CreateOptions, create, create_with_metaslabs};

@@ -23,6 +23,7 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     let devices = move || served.as_ref()?.devices().filter(|devices| devices.guid == guid);
     let own = context.served().filter(|pool| pool.guid() == guid);
     let unreported = own.map(|pool| pool.scan_unreported()).unwrap_or_default();
+    let jobs = own.map(|pool| pool.jobs()).unwrap_or_default();
     let noted = context.noted(guid).map(|(_, entry)| entry);
     let is_served = own.is_some();
     let imported = Imported {
@@ -30,7 +31,7 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
         cachefile: noted.and_then(|entry| entry.cachefile_value()),
         load_guid: owners::own_mark(guid).filter(|_| is_served),
     };
-    Facts::with_devices(pool, devices).scanning(unreported).imported(imported)
+    Facts::with_devices(pool, devices).scanning(unreported).working(jobs).imported(imported)
 }
 
 /// The same of one of several pools; the process that has it, if one does, is asked for its state.

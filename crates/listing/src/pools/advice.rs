@@ -10,7 +10,7 @@ pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
 pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'static str, &'static str) {
     match condition {
         Condition::Resilvering if !is_worked_on => (
-            "One or more devices is to be resilvered, and nothing works on it now.  The\n\tpool will continue to function, possibly in a degraded state.",
+            "One or more devices is to be resilvered, and nothing works on it now.\n\tThe pool will continue to function, possibly in a degraded state.",
             "Run 'zpool resilver', or mount the pool: it is resilvered meanwhile.",
         ),
         Condition::Resilvering => (
@@ -22,8 +22,8 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "Use 'zpool scrub' to verify all data checksums.",
         ),
         Condition::CoarseSectors => (
-            "One or more devices has sectors larger than its vdev's ashift allows.  It\n\tcan be read, and is not written: that could damage what shares a sector.",
-            "Put a device with smaller sectors in its place (for an image on such a\n\tdevice: attach it with the sector size that the ashift stands for), or copy\n\tthe data to a new pool.",
+            "One or more devices has sectors larger than its vdev's ashift allows.\n\tIt can be read, and is not written: that could damage what shares a\n\tsector.",
+            "Put a device with smaller sectors in its place (for an image on such a\n\tdevice: attach it with the sector size that the ashift stands for),\n\tor copy the data to a new pool.",
         ),
         Condition::LostToFaults => (
             "One or more devices are faulted in response to persistent errors.  There are insufficient replicas for the pool to\n\tcontinue functioning.",
@@ -35,7 +35,7 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
         ),
         Condition::LostTxgs => (
             "One or more devices has missed transactions that no other device which\n\tis there has.  What was written in them may not be readable.",
-            "Attach the devices that are missing.  Where none is, run 'cenote verify' to\n\tsee what is lost; then 'zpool resilver' writes\n\twhat devices lack.",
+            "Attach the devices that are missing.  Where none is, run\n\t'cenote verify' to see what is lost; then 'zpool resilver' writes what\n\tdevices lack.",
         ),
         Condition::DataErrors => (
             "One or more devices has experienced an error resulting in data\n\tcorruption.  Applications may be affected.",
@@ -59,7 +59,7 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
         ),
         // A pool that is only read is not mended.
         Condition::DeviceErrors if !is_worked_on => (
-            "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy.  Applications are unaffected.",
+            "One or more devices has experienced an unrecoverable error.  The data\n\twas read from another copy.  Applications are unaffected.",
             "Run 'zpool scrub' to have what is bad written again.  Determine if the\n\tdevice needs to be replaced, and clear the errors using 'zpool clear' or\n\treplace the device with 'zpool replace'.",
         ),
         Condition::DeviceErrors => (
@@ -274,6 +274,11 @@ mod tests {
                         assert!(is_there, "{condition:?} names {}", &text[at..]);
                     }
                 }
+            }
+            // OpenZFS's words have its lines, however long they are.
+            let is_wide = condition == Condition::LostToFaults;
+            for line in [status, action].iter().flat_map(|text| text.split("\n\t")) {
+                assert!(is_wide || "action: ".len() + line.len() <= 80, "{condition:?} is too wide: {line}");
             }
             // Applications are said to be unaffected only if no data is lost.
             assert_eq!(status.contains("unaffected"), condition == Condition::DeviceErrors, "{condition:?}");

@@ -99,7 +99,7 @@ impl LostPool {
                     });
                     let action = match reason {
                         Reason::Corrupt => format!(
-                            "Restore the pool from a backup source, or go back to an earlier txg:\n\t'zpool export {name}', then 'zpool import -F {name}'; with '-nF' it only says\n\twhether that would work."
+                            "Restore the pool from a backup source, or go back to an earlier txg:\n\t'zpool export {name}', then 'zpool import -F {name}'; with '-nF'\n\tit only says whether that would work."
                         ),
                         _ => advice.action.to_owned(),
                     };

@@ -26,7 +26,7 @@ mod vdevs;
 use std::sync::OnceLock;
 
 use cenote_metaslab::PoolSpace;
-use cenote_spa::{Unreported, View};
+use cenote_spa::{JobStatus, Unreported, View};
 use cenote_taskq::boxed;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
@@ -63,6 +63,8 @@ pub struct Facts {
     told_state: Option<String>,
     /// Bytes of blocks that a scrub or resilver of this process has come to, and not read yet.
     unreported: Unreported,
+    /// The background jobs of the process that has the pool.
+    jobs: Vec<JobStatus>,
     imported: Imported,
 }
 
@@ -87,6 +89,7 @@ impl Facts {
             devices: None,
             told_state: None,
             unreported: Unreported::default(),
+            jobs: Vec::new(),
             imported,
         }
     }
@@ -108,10 +111,21 @@ impl Facts {
         Self { unreported, ..self }
     }
 
+    /// With the background jobs of the process that has the pool.
+    #[must_use]
+    pub fn working(self, jobs: Vec<JobStatus>) -> Self {
+        Self { jobs, ..self }
+    }
+
     /// With data about its import.
     #[must_use]
     pub fn imported(self, imported: Imported) -> Self {
         Self { imported, ..self }
+    }
+
+    /// A background job of the process that has the pool, by its name.
+    pub(crate) fn job(&self, name: &str) -> Option<&JobStatus> {
+        self.jobs.iter().find(|job| job.name == name)
     }
 
     /// The health of its devices now.

@@ -86,6 +86,7 @@ async fn work(
     (round, task): (u64, ScanRange),
     step_blocks: u64,
 ) {
+    seat.begins(round, handle.unix_time().as_secs());
     let sorter = Sorter::new(seat.order());
     let reads = Arc::new(ScanReads {
         function: task.function,

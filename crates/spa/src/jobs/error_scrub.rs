@@ -82,7 +82,7 @@ impl ErrorScrub {
 
     fn put(&self) {
         let work = self.phys.filter(|_| self.is_running() && !self.is_paused() && !self.is_held);
-        self.seat.put(work.map(|phys| ScanWork::Errors { cursor: phys.cursor }));
+        self.seat.put(work.map(|phys| ScanWork::Errors { cursor: phys.cursor }), (0, 0));
     }
 
     /// Begins one of so many blocks.

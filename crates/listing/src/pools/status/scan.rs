@@ -8,8 +8,9 @@ use cenote_format::dsl::{ErrorScrubPhys, RebuildPhys, RebuildState, ScanFlags, S
 use cenote_format::ids::{Guid, VdevId};
 use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
-use cenote_spa::{Checkpoint, Unreported};
+use cenote_spa::{Checkpoint, ScanPass, Unreported};
 use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, json};
 
 use super::super::iostat::nicetime;
@@ -106,6 +107,10 @@ pub(super) struct Copying {
     copied_bytes: u64,
     /// Memory of the mappings of all removed vdevs.
     mapping_bytes: u64,
+    /// The reason for which it does not go on now, from the process that has the pool.
+    waits: Option<String>,
+    /// The bytes that this process has copied, and the seconds that it took; none if none has the pool.
+    here: Option<(u64, u64)>,
 }
 
 /// Bytes of memory that the mappings of removed vdevs take, from the last one on.
@@ -136,7 +141,27 @@ async fn removal(view: &Facts) -> Result<Option<Copying>> {
         to_copy_bytes: removal.to_copy_bytes,
         copied_bytes: removal.copied_bytes,
         mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
+        waits: None,
+        here: copied_here(view, "remove"),
     }))
+}
+
+/// The work of the process that has the pool: what was done before it was opened says nothing of how fast it is now.
+fn copied_here(view: &Facts, job: &str) -> Option<(u64, u64)> {
+    view.job(job).map(|job| (job.done_bytes, job.took.as_secs()))
+}
+
+/// The reason for which the expansion of a vdev does not go on: the process that has the pool tells it. Of a pool that nobody has, it is a
+/// device that the expansion could not do without.
+fn waits_for(view: &Facts, top: &VdevConfig) -> Option<String> {
+    if let Some(job) = view.job("raidz_expand") {
+        return job.stalled.clone();
+    }
+    let devices = view.devices();
+    let leaves = devices.children.iter().filter(|vdev| vdev.guid == top.guid).flat_map(VdevStatus::leaves);
+    let lacking = leaves.into_iter().find(|leaf| !leaf.state.is_readable() || !leaf.missed.is_empty())?;
+    let config = top.leaves().into_iter().find(|leaf| leaf.guid == lacking.guid)?;
+    Some(format!("waits until {} is there and has all of its data", config.display_name()))
 }
 
 /// The expansions that raidz vdevs record.
@@ -165,6 +190,8 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
             to_copy_bytes: space.map_or(0, |space| space.figures().allocated_bytes),
             copied_bytes: number("bytes_copied"),
             mapping_bytes: 0,
+            waits: if state == ScanState::SCANNING { waits_for(view, top) } else { None },
+            here: copied_here(view, "raidz_expand"),
         });
     }
     Ok(found)
@@ -221,9 +248,10 @@ impl Copying {
             ),
             ScanState::SCANNING => {
                 let (rate, percent, left) = self.progress(now_s);
-                let left = match left {
-                    left if left < 30 * 86_400 => format!("{} to go", duration(left)),
-                    _ => "(copy is slow, no estimated time)".to_owned(),
+                let left = match (&self.waits, left) {
+                    (Some(reason), _) => format!("paused for resilver or clear\n\tthe expansion {reason}"),
+                    (None, left) if left < 30 * 86_400 => format!("{} to go", duration(left)),
+                    (None, _) => "(copy is slow, no estimated time)".to_owned(),
                 };
                 format!(
                     "expand: expansion of {} in progress since {}\n\t{copied} / {} copied at {}/s, {percent:.2}% done, {left}\n",
@@ -248,7 +276,8 @@ impl Copying {
     /// Bytes in a second, the percentage that is done, and the seconds that the rest takes.
     fn progress(&self, now_s: u64) -> (u64, f64, u64) {
         let copied = self.copied_bytes.max(1);
-        let rate = (copied / now_s.saturating_sub(self.start_s).max(1)).max(1);
+        let (done, took_s) = self.here.unwrap_or_else(|| (copied, now_s.saturating_sub(self.start_s)));
+        let rate = (done / took_s.max(1)).max(1);
         let percent = 100.0 * copied as f64 / self.to_copy_bytes.max(1) as f64;
         (rate, percent, self.to_copy_bytes.saturating_sub(copied) / rate)
     }
@@ -443,6 +472,21 @@ pub(super) fn issued_bytes(scan: &ScanPhys, unreported: Unreported) -> u64 {
     examined.saturating_add(unreported.read_bytes).min(to_read.max(examined))
 }
 
+/// The bytes of a scan that were visited: of what is recorded as examined, and of blocks that are gathered.
+fn scanned_bytes(scan: &ScanPhys, unreported: Unreported) -> u64 {
+    scan.examined_bytes.saturating_add(unreported.gathered_bytes.max(unreported.read_bytes))
+}
+
+/// When a scan was begun or resumed, and the bytes that were visited and read before: they say nothing of how fast it is now.
+fn pass(scan: &ScanPhys, unreported: Unreported) -> (u64, [u64; 2]) {
+    match unreported.pass {
+        Some(ScanPass { start_s, examined_bytes, skipped_bytes }) => {
+            (start_s, [examined_bytes, examined_bytes.saturating_sub(skipped_bytes)])
+        }
+        None => (scan.start_time, [0, 0]),
+    }
+}
+
 /// A scan that goes on, or waits for a person, or for a process that has the pool for writing.
 fn running(
     scan: &ScanPhys,
@@ -461,16 +505,17 @@ fn running(
     };
     let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
     let issued = issued_bytes(scan, unreported);
-    let scanned = scan.examined_bytes.saturating_add(unreported.gathered_bytes.max(unreported.read_bytes));
-    let elapsed_s = now.saturating_sub(scan.start_time).max(1);
+    let scanned = scanned_bytes(scan, unreported);
+    let (start_s, [scanned_before, issued_before]) = pass(scan, unreported);
+    let elapsed_s = now.saturating_sub(start_s).max(1);
     // No scan goes on in a pool that is opened read-only.
     let goes_on = of.is_in_use && !is_paused;
-    let rate = |bytes: u64| match bytes / elapsed_s {
+    let rate = |bytes: u64, before: u64| match bytes.saturating_sub(before) / elapsed_s {
         rate if rate > 0 && goes_on => format!(" at {}/s", nicebytes(rate)),
         _ => String::new(),
     };
     let percent = 100.0 * issued as f64 / to_read.max(1) as f64;
-    let left = match issued / elapsed_s {
+    let left = match issued.saturating_sub(issued_before) / elapsed_s {
         _ if is_paused => String::new(),
         rate if goes_on && rate >= RATE_MIN && to_read >= issued => {
             format!(", {} to go", duration((to_read - issued) / rate))
@@ -481,10 +526,10 @@ fn running(
         "  scan: {since}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{} {did}, {percent:.2}% done{left}\n",
         nicebytes(scanned),
         nicebytes(all),
-        rate(scanned),
+        rate(scanned, scanned_before),
         nicebytes(issued),
         nicebytes(to_read),
-        rate(issued),
+        rate(issued, issued_before),
         nicebytes(scan.processed_bytes.saturating_add(unreported.processed_bytes))
     )
 }
@@ -546,15 +591,22 @@ fn scan_json(
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
     }
-    let gathered = scanned.unreported.gathered_bytes.max(scanned.unreported.read_bytes);
+    let (start_s, before) = pass(scan, scanned.unreported);
+    let [gathered, read] = match scanned.unreported.pass {
+        Some(_) => {
+            let done = [scanned_bytes(scan, scanned.unreported), issued_bytes(scan, scanned.unreported)];
+            [done[0].saturating_sub(before[0]), done[1].saturating_sub(before[1])]
+        }
+        None => [0, 0],
+    };
     map.insert("bytes_per_scan".into(), shown(gathered, &nicebytes));
-    map.insert("pass_start".into(), json.number(scan.start_time));
+    map.insert("pass_start".into(), json.number(start_s));
     let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && scan.function == ScanFunction::SCRUB;
     // OpenZFS does not keep the time of a pause either: it is that of the import.
     let paused_s = if is_paused { scanned.now_s } else { 0 };
     map.insert("scrub_pause".into(), if is_paused || exact { shown(paused_s, &date) } else { json!("-") });
     map.insert("scrub_spent_paused".into(), json.number(0));
-    map.insert("issued_bytes_per_scan".into(), shown(scanned.unreported.read_bytes, &nicebytes));
+    map.insert("issued_bytes_per_scan".into(), shown(read, &nicebytes));
     map.insert("issued".into(), shown(issued_bytes(scan, scanned.unreported), &nicebytes));
     if let Some(errors) = scanned.error_scrub.as_ref().filter(|errors| errors.start_time > scan.start_time) {
         map.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
@@ -650,8 +702,7 @@ pub(super) fn expansion_json(scanned: &Scanned, json: Json, exact: bool, time: T
     for (key, number, nice) in figures {
         map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
     }
-    // No expansion begins, or goes on, during a resilver.
-    map.insert("waiting_for_resilver".into(), json.number(0));
+    map.insert("waiting_for_resilver".into(), json.number(expansion.waits.is_some().into()));
     Some(serde_json::Value::Object(map))
 }
 
@@ -696,6 +747,8 @@ mod tests {
             to_copy_bytes: 8 << 20,
             copied_bytes,
             mapping_bytes: 0,
+            waits: None,
+            here: None,
         };
         assert_eq!(
             copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),
@@ -718,6 +771,62 @@ mod tests {
             copying(ScanState::SCANNING, 2 << 20).expansion_text(102, time),
             "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, 00:00:06 to go\n"
         );
+        let resumed = Copying { here: Some((3 << 20, 4)), ..copying(ScanState::SCANNING, 5 << 20) };
+        assert_eq!(
+            resumed.expansion_text(100_000, time),
+            "expand: expansion of raidz1-1 in progress since @100\n\t5M / 8M copied at 768K/s, 62.50% done, 00:00:04 to go\n"
+        );
+        let reason = "waits until a is there and has all of its data".to_owned();
+        assert_eq!(
+            Copying { waits: Some(reason), ..copying(ScanState::SCANNING, 2 << 20) }.expansion_text(102, time),
+            "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, paused for resilver or clear\n\t\
+             the expansion waits until a is there and has all of its data\n"
+        );
+    }
+
+    #[test]
+    fn the_rate_of_a_scan_is_that_of_its_pass() {
+        let time = |seconds: u64, _: &str| format!("@{seconds}");
+        let scan = ScanPhys {
+            function: ScanFunction::SCRUB,
+            state: ScanState::SCANNING,
+            start_time: 100,
+            to_examine_bytes: 1 << 30,
+            examined_bytes: 640 << 20,
+            skipped_bytes: 128 << 20,
+            ..ScanPhys::default()
+        };
+        let line = |pass| {
+            let unreported = Unreported { pass, ..Unreported::default() };
+            let scanned = Scanned {
+                scan: Some(scan),
+                error_scrub: None,
+                rebuilds: Vec::new(),
+                checkpoint: None,
+                discarding: None,
+                removal: None,
+                expansions: Vec::new(),
+                is_in_use: true,
+                unreported,
+                now_s: 100_100,
+            };
+            let mut map = Map::new();
+            scan_json(&scan, &scanned, Json { is_integer: false }, true, time, &mut map);
+            let of_pass = ["pass_start", "bytes_per_scan", "issued_bytes_per_scan"].map(|key| map[key].to_string());
+            (scan_line(&scan, &scanned, time).unwrap(), of_pass)
+        };
+        // It was resumed 4 seconds ago, with 256M examined, which took a day.
+        let pass = ScanPass { start_s: 100_096, examined_bytes: 256 << 20, skipped_bytes: 64 << 20 };
+        let (text, of_pass) = line(Some(pass));
+        assert_eq!(
+            text,
+            "  scan: scrub in progress since @100\n\t640M / 1G scanned at 96M/s, 512M / 896M issued at 80M/s\n\t0B repaired, 57.14% done, \
+             00:00:04 to go\n"
+        );
+        assert_eq!(of_pass, ["\"100096\"".to_owned(), format!("\"{}\"", 384 << 20), format!("\"{}\"", 320 << 20)]);
+        let (text, of_pass) = line(None);
+        assert!(text.ends_with("no estimated completion time\n"), "{text}");
+        assert_eq!(of_pass, ["\"100\"", "\"0\"", "\"0\""]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const MULTIHOST_MESSAGE: &str = "ZFS-8000-MM";
 /// For a pool that continues without a hanging device, or waits for a read.
 const HANG_STATUS: &str = "One or more devices have not answered for a long time.";
 const HANG_ACTION: &str =
-    "Make sure the affected devices work. One that was given up is used again when the pool is imported anew.";
+    "Make sure the affected devices work.  One that was given up is used again\n\twhen the pool is imported anew.";
 const OF_DEVICES: [&str; 3] = [STATUS, ACTION, MESSAGE];
 const OF_MULTIHOST: [&str; 3] = [MULTIHOST_STATUS, MULTIHOST_ACTION, MULTIHOST_MESSAGE];
 const NAME_WIDTH_MIN: usize = 10;

@@ -161,9 +161,22 @@ impl ScanOrder {
     }
 }
 
+/// The part of a scan that its worker does in one go: since the pool was opened, or the scan was begun or resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanPass {
+    /// When it began, seconds since 1970.
+    pub start_s: u64,
+    /// Bytes of blocks that were visited before, all copies.
+    pub examined_bytes: u64,
+    /// Those of them that needed nothing.
+    pub skipped_bytes: u64,
+}
+
 /// The work of a worker since its last report, and the scan as of that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unreported {
+    /// The pass that goes on. None if no worker has begun one.
+    pub pass: Option<ScanPass>,
     /// With all that was reported: the record on disk is written now and then. None before the first report of a round.
     pub scan: Option<ScanPhys>,
     /// Bytes of blocks that it has come to and gathered, all copies.
@@ -193,6 +206,8 @@ struct Seat {
     /// The same of the error log.
     errors: Option<ErrorReport>,
     unreported: Unreported,
+    /// Bytes of blocks that were visited before this round, and those that were skipped.
+    before_bytes: (u64, u64),
     /// Those bytes that the report has, which no slice has taken yet.
     told_bytes: u64,
     told_processed_bytes: u64,
@@ -228,6 +243,15 @@ impl ScanSeat {
     pub fn is_wanted(&self, round: u64) -> bool {
         let seat = self.0.0.lock();
         !seat.is_closed && seat.task.as_ref().is_some_and(|task| task.round == round)
+    }
+
+    /// Says that the worker begins a round, at this time since 1970.
+    pub fn begins(&self, round: u64, start_s: u64) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_some_and(|task| task.round == round) {
+            let (examined_bytes, skipped_bytes) = seat.before_bytes;
+            seat.unreported.pass = Some(ScanPass { start_s, examined_bytes, skipped_bytes });
+        }
     }
 
     /// Reports what was done, and how far all is done: to a place, or (none) to the end. Repairs have to be written by then.
@@ -296,13 +320,13 @@ impl ScanSeat {
         seat.errors = Some(ErrorReport { examined_count, error_count, ..report });
     }
 
-    /// Ends the task that there is, and puts up another one.
-    pub(super) fn put(&self, work: Option<ScanWork>) {
+    /// Ends the task that there is, and puts up another one. `before_bytes`: bytes of blocks that were visited, and those that were skipped.
+    pub(super) fn put(&self, work: Option<ScanWork>, before_bytes: (u64, u64)) {
         let mut seat = self.0.0.lock();
         seat.round += 1;
         let round = seat.round;
         seat.task = work.map(|work| ScanTask { round, work });
-        (seat.report, seat.errors) = (None, None);
+        (seat.report, seat.errors, seat.before_bytes) = (None, None, before_bytes);
         (seat.unreported, seat.told_bytes, seat.told_processed_bytes) = (Unreported::default(), 0, 0);
         drop(seat);
         self.0.1.all();
@@ -462,7 +486,7 @@ impl Scan {
                 place: self.place.clone().unwrap_or_else(ScanPlace::start),
             })
         });
-        self.seat.put(work);
+        self.seat.put(work, self.phys.map_or((0, 0), |phys| (phys.examined_bytes, phys.skipped_bytes)));
     }
 
     /// Begins a scan of what was born after `min_txg` and up to `max_txg`, in this txg.
