@@ -133,6 +133,7 @@ impl Pool {
             let what = format!("{reason}; no other device has all that it had, and it stays in use");
             return Err(SpaError::refused(Refusal::Busy, what));
         }
+        self.pardon(Some(guid)).await?;
         let Plan { ashift, own, is_open, is_out } =
             self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
         let mut found = None;

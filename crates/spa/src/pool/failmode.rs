@@ -11,6 +11,7 @@ use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
+use crate::admin::examine::Which;
 use crate::admin::remove::Stopped;
 use crate::failmode::FailMode;
 use crate::pool::Pool;
@@ -154,6 +155,12 @@ impl Pool {
     #[boxed]
     pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
         self.shared.events.forget_errors(leaf);
+        for lost in self.examine_devices(Which::Condemned(leaf)).await?.into_values() {
+            self.trouble(format!(
+                "{}, and it is not used: 'zpool replace' has another device in its place, or a new one there",
+                lost.reason
+            ));
+        }
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
                 let pardoned = syncer.devices.pardon(leaf)?;
@@ -161,10 +168,15 @@ impl Pool {
                 for leaf in &pardoned {
                     syncer.blocks.space.events.cleared(*leaf);
                 }
-                Ok::<_, SpaError>(!pardoned.is_empty())
+                Ok::<_, SpaError>(pardoned)
             })
         });
-        if pardoned.await? {
+        let pardoned = pardoned.await?;
+        if !pardoned.is_empty() {
+            let absent = self.peek(|syncer| syncer.absent()).await?;
+            for closed in pardoned.into_iter().filter(|leaf| absent.contains(leaf)) {
+                self.online_device(closed, Vec::new()).await?;
+            }
             self.sync().await?;
             self.finish_replacing().await?;
         }
