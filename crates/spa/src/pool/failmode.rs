@@ -3,6 +3,7 @@
 //! With any value, dirty data waits in memory, and is written once the pool goes on ([`Pool::resume`]): writes to devices wait by
 //! themselves (`cenote_vdev::tree`). The property is about requests that come meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
@@ -207,6 +208,12 @@ impl Pool {
     #[must_use]
     pub fn devices(&self) -> Option<VdevStatus> {
         self.shared.tree.upgrade().map(|tree| tree.status())
+    }
+
+    /// Devices that have gone while they are open; none once it is closed.
+    #[must_use]
+    pub fn gone_devices(&self) -> BTreeSet<Guid> {
+        self.shared.tree.upgrade().map(|tree| tree.gone()).unwrap_or_default()
     }
 
     /// Whether it was given up.

@@ -1,10 +1,12 @@
 //! The `zpool status` of a server's pool whose devices fail or hang: from the state in memory, since the pool cannot be read.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use cenote_format::ids::Guid;
 use cenote_props::number::nicenum;
 use cenote_spa::Pool;
-use cenote_vdev::tree::VdevStatus;
+use cenote_vdev::tree::{VdevState, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use crate::pools::advice::MESSAGES as SEE;
@@ -60,6 +62,8 @@ fn remarks(vdev: &VdevStatus) -> String {
     let mut text = hang_text(vdev);
     if let Some(coarse) = vdev.coarse {
         let _ = write!(text, "  cannot open: {coarse}");
+    } else if vdev.children.is_empty() && vdev.state == VdevState::Unavailable {
+        text.push_str("  cannot open");
     }
     if vdev.children.is_empty() && !vdev.missed.is_empty() {
         let _ = write!(text, "  missed txgs {}", vdev.missed);
@@ -73,9 +77,23 @@ fn hang_text(vdev: &VdevStatus) -> String {
     format!("{silent}{}", if hang.is_given_up { "  given up" } else { "" })
 }
 
+/// The devices of a pool. Those that have gone count as not there, though nobody could take them out of use yet.
+fn devices(pool: &Pool) -> Option<VdevStatus> {
+    let mut root = pool.devices()?;
+    mark_gone(&mut root, &pool.gone_devices());
+    Some(root)
+}
+
+fn mark_gone(vdev: &mut VdevStatus, gone: &BTreeSet<Guid>) {
+    if gone.contains(&vdev.guid) && vdev.state.is_readable() {
+        vdev.state = VdevState::Unavailable;
+    }
+    vdev.children.iter_mut().for_each(|child| mark_gone(child, gone));
+}
+
 /// The text for a person. `reason`: the reason of the suspension, if it is suspended.
 pub fn suspended_text(pool: &Pool, reason: Option<&str>) -> String {
-    text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
+    text_of(pool.name(), devices(pool).as_ref(), reason, words(pool))
 }
 
 /// The status, the action and the message of a suspended pool.
@@ -153,7 +171,7 @@ pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
     }
     let mut found = Map::new();
     found.insert("name".into(), json!(pool.name()));
-    let root = pool.devices();
+    let root = devices(pool);
     match reason {
         Some(reason) => {
             found.insert("state".into(), json!("SUSPENDED"));
@@ -180,10 +198,10 @@ pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
 mod tests {
     use std::time::Duration;
 
-    use cenote_format::ids::{Guid, VdevId};
+    use cenote_format::ids::VdevId;
     use cenote_vdev::dtl::Dtl;
     use cenote_vdev::fault::ErrorTotals;
-    use cenote_vdev::tree::{HangStatus, VdevState};
+    use cenote_vdev::tree::HangStatus;
 
     use super::*;
 
@@ -217,6 +235,21 @@ mod tests {
         let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
         assert!(at("/images/d0 ") < at("\tlogs\t\n") && at("\tlogs\t\n") < at("  ata-X "), "{text}");
+    }
+
+    /// Found by an outsider: a deleted device of a suspended pool was shown as ONLINE.
+    #[test]
+    fn a_device_that_has_gone_is_shown_as_not_there() {
+        let mut gone = vdev("/images/d0", VdevState::Online, None, Vec::new());
+        gone.guid = Guid(7);
+        let there = vdev("/images/d1", VdevState::Online, None, Vec::new());
+        let mut root = vdev("root", VdevState::Online, None, vec![gone, there]);
+        mark_gone(&mut root, &[Guid(7)].into());
+        let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
+        let row =
+            |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} in {text}"));
+        assert!(row("d0").contains("UNAVAIL") && row("d0").ends_with("cannot open"), "{text}");
+        assert!(row("d1").contains("ONLINE") && row("d1").ends_with("    0"), "{text}");
     }
 
     #[test]
