@@ -254,11 +254,11 @@ impl View {
         Ok(Some((errors.collect(), after)))
     }
 
-    /// Reads all copies of a logged block wherever it is still, and has bad copies written again. True if it is well: nobody has it any more, or a copy
-    /// everywhere is good. Where that cannot be told, or none is good, it is noted as an error once more.
+    /// Reads all copies of a logged block wherever it is still, and has bad copies written again. Where it cannot be told how it is, or no copy is
+    /// good, it is noted as an error once more.
     #[boxed]
-    pub async fn scrub_error(&self, error: &LoggedError) -> bool {
-        let is_well = match error.objset.0 {
+    pub async fn scrub_error(&self, error: &LoggedError) -> ErrorScrubbed {
+        let scrubbed = match error.objset.0 {
             0 => scrub_in(self.mos(), error).await,
             _ => self.scrub_in_datasets(error).await,
         };
@@ -268,15 +268,15 @@ impl View {
             level: i8::try_from(error.level).unwrap_or(i8::MIN),
             block: BlockId(error.block),
         };
-        if !is_well {
+        if scrubbed == ErrorScrubbed::Bad {
             let birth = error.birth.unwrap_or_default();
             self.dmu().zio().data_errors().note_again(DataError { bookmark, birth });
         }
-        is_well
+        scrubbed
     }
 
-    async fn scrub_in_datasets(&self, error: &LoggedError) -> bool {
-        let mut is_well = true;
+    async fn scrub_in_datasets(&self, error: &LoggedError) -> ErrorScrubbed {
+        let mut worst = ErrorScrubbed::Well;
         for object in self.affected(error).await {
             // One that is gone has no bad blocks.
             let Ok(name) = self.dsl().dataset_name(object).await else { continue };
@@ -284,13 +284,13 @@ impl View {
                 Ok(dataset) => self.dsl().open(&dataset).await,
                 Err(error) => Err(error),
             };
-            is_well &= match opened {
+            worst = worst.max(match opened {
                 Ok(Some(objset)) => scrub_in(&objset, error).await,
-                Ok(None) => true,
-                Err(_) => false,
-            };
+                Ok(None) => ErrorScrubbed::Well,
+                Err(_) => ErrorScrubbed::Bad,
+            });
         }
-        is_well
+        worst
     }
 
     async fn log_entries(&self, object: ObjectId) -> Result<Vec<(String, Option<u64>)>, SpaError> {
@@ -304,6 +304,17 @@ impl View {
             .map(|entry| (String::from_utf8_lossy(entry.name()).into_owned(), entry.value.as_u64()))
             .collect())
     }
+}
+
+/// How a logged block is, as a scrub of it has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ErrorScrubbed {
+    /// Nobody has it any more, or a copy everywhere is good.
+    Well,
+    /// No copy is good, or that cannot be told.
+    Bad,
+    /// A copy is good, and a bad one could not be written again since devices are being changed, or the pool is suspended: it is to be visited again.
+    Refused,
 }
 
 /// The object of a logged error.
@@ -329,24 +340,28 @@ async fn pointer(
     }
 }
 
-/// The same of one dataset. True if a copy is good, or nothing or another block is there.
-async fn scrub_in(objset: &Objset, error: &LoggedError) -> bool {
+/// The same of one dataset.
+async fn scrub_in(objset: &Objset, error: &LoggedError) -> ErrorScrubbed {
     let (pointer, context) = match pointer(objset, error).await {
         Ok(Some(pointer)) => {
             let level = pointer.level();
             (pointer, objset.context(error.object, level, BlockId(error.block)))
         }
         // The root, which could be read.
-        Ok(None) => return true,
-        Err(_) => return false,
+        Ok(None) => return ErrorScrubbed::Well,
+        Err(_) => return ErrorScrubbed::Bad,
     };
     if pointer.is_hole() || pointer.is_embedded() || pointer.is_redacted() {
-        return true;
+        return ErrorScrubbed::Well;
     }
     if error.birth.is_some_and(|birth| birth.0 != 0 && birth != pointer.logical_birth()) {
-        return true;
+        return ErrorScrubbed::Well;
     }
-    objset.dmu().zio().scrub_block(&pointer, context.of_class(QueueClass::Scrub)).await.is_ok()
+    match objset.dmu().zio().scrub_block(&pointer, context.of_class(QueueClass::Scrub)).await {
+        Ok(scrubbed) if scrubbed.is_refused() => ErrorScrubbed::Refused,
+        Ok(_) => ErrorScrubbed::Well,
+        Err(_) => ErrorScrubbed::Bad,
+    }
 }
 
 /// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there.

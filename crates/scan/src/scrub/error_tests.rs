@@ -12,7 +12,7 @@ use cenote_format::label::START_BYTES;
 use cenote_sim::written::blocks::{BLOCK_BYTES, content, make_objects};
 use cenote_sim::written::*;
 use cenote_sim::{MUTANT_VARIABLE, Machine};
-use cenote_spa::{ImportOptions, Pool, ScrubSince, View};
+use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind, View};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -37,7 +37,11 @@ struct Spoilt {
 
 impl Spoilt {
     async fn new(handle: &Handle, machine: Machine) -> (Self, Pool) {
-        let pool = live(handle, &machine, SINGLE, small()).await;
+        Self::with(handle, machine, SINGLE).await
+    }
+
+    async fn with(handle: &Handle, machine: Machine, layout: Layout) -> (Self, Pool) {
+        let pool = live(handle, &machine, layout, small()).await;
         let (mut objects, mut places) = (BTreeSet::new(), Vec::new());
         for (index, name) in HEADS.iter().enumerate() {
             if index > 0 {
@@ -281,6 +285,42 @@ fn a_scrub_of_dates_reads_what_was_written_between_them() {
         made.mend((1, 1));
         export_whole(&handle, &made.machine, pool, "scrubbed by dates").await;
         cenote_sim::zdb("written", &made.machine.images(), made.machine.size_bytes).unwrap();
+    });
+}
+
+/// A copy that could not be written again since devices were being changed is come back to, and its error stays in the log until then.
+#[test]
+fn a_scrub_of_errors_comes_back_to_what_it_could_not_write() {
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::with(&handle, machine, &[(TopKind::Mirror, 2)]).await;
+        let at = (1, 2);
+        let other = made.machine.disks[1].clone();
+        other.poke(made.places[at.0][at.1 as usize], &[0x5a; BLOCK_BYTES as usize]);
+        made.spoil(at);
+        made.read(&view(&pool).await).await;
+        pool.sync().await.unwrap();
+        let logged = made.logged(&pool).await;
+        assert_eq!(logged, made.all_spoilt());
+        made.mend(at);
+        attend(&pool);
+        let changed = pool.tree().unwrap().pause_mends().await;
+        pool.scrub_errors().await.unwrap();
+        handle.sleep(Duration::from_secs(20)).await;
+        pool.sync().await.unwrap();
+        let scrub = pool.error_scrub().await.unwrap().unwrap();
+        assert_eq!((scrub.state, scrub.error_count), (ScanState::ERROR_SCRUBBING, 0));
+        assert_eq!(made.logged(&pool).await, logged);
+        drop(changed);
+        assert_eq!(errors_ended(&handle, &pool).await, (1, 0));
+        assert!(made.logged(&pool).await.is_empty());
+        export_whole(&handle, &made.machine, pool, "scrubbed").await;
+        for path in &made.machine.paths {
+            let (_, report) = check(&handle, std::slice::from_ref(path)).await;
+            assert_eq!(report.error_count, 0, "{} alone: {report}", path.display());
+        }
     });
 }
 
