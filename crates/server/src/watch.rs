@@ -99,7 +99,7 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool) {
                         pool.name()
                     ));
                 }),
-                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.causes())),
+                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
             }
         }
     });
