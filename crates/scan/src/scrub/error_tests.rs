@@ -16,6 +16,7 @@ use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind, View};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_vdev::tree::VdevState;
 
 use super::attend;
 use super::tests::{ended, open_again};
@@ -285,6 +286,30 @@ fn a_scrub_of_dates_reads_what_was_written_between_them() {
         made.mend((1, 1));
         export_whole(&handle, &made.machine, pool, "scrubbed by dates").await;
         cenote_sim::zdb("written", &made.machine.images(), made.machine.size_bytes).unwrap();
+    });
+}
+
+/// As OpenZFS's daemon has it: what a scrub finds is counted and written again, and condemns no device, however much it is. (What readers find does.)
+#[test]
+fn a_scrub_condemns_no_device_for_what_it_repairs() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let (made, pool) = Spoilt::with(&handle, machine, &[(TopKind::Mirror, 2)]).await;
+        for place in made.places.iter().flatten() {
+            made.machine.disks[1].poke(*place, &[0x5a; BLOCK_BYTES as usize]);
+        }
+        attend(&pool);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let scan = ended(&handle, &pool).await;
+        handle.sleep(Duration::from_secs(10)).await;
+        let status = pool.tree().unwrap().status();
+        let leaf = status.leaves().into_iter().find(|leaf| leaf.name == "/disk1").unwrap();
+        let spoilt = HEADS.len() as u64 * BLOCKS;
+        assert_eq!((scan.error_count, leaf.errors.checksum, leaf.state), (0, spoilt, VdevState::Online));
+        assert_eq!(scan.processed_bytes, spoilt * BLOCK_BYTES);
+        pool.export().await.unwrap();
     });
 }
 
