@@ -22,7 +22,7 @@
 //!
 //! **Crash.** The errors since the last txg are lost; who reads the blocks again finds them again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cenote_dmu::{Object, Objset, Zap};
 use cenote_dsl::{Dataset, Dsl};
@@ -39,6 +39,8 @@ use crate::{SpaError, View};
 const ERRORS_MAX: usize = 1 << 20;
 /// Of so many errors at most it is looked whether their blocks are in use still.
 const CHECKED_MAX: usize = 1 << 12;
+/// Heads at most in which a block is looked for: clones of clones.
+const HEADS_MAX: usize = 1 << 10;
 /// Entries that are written to a log at most.
 pub(crate) const LOGGED_MAX: u64 = 1 << 16;
 /// The feature under which errors are kept by head dataset.
@@ -159,27 +161,65 @@ impl View {
         Ok(self.logged_errors().await?.len() as u64)
     }
 
-    /// The datasets in which a logged block is still, by the numbers of their objects: the head that has it, and snapshots. An error whose birth
-    /// is not known is in the dataset that the log names. None where the block is nowhere any more.
+    /// The datasets in which a logged block is still, by the numbers of their objects: the head that the log names, and the heads that share it as
+    /// clones, with their snapshots. An error whose birth is not known is in the dataset that the log names. None where the block is nowhere any
+    /// more.
     #[boxed]
     pub async fn affected(&self, error: &LoggedError) -> Vec<ObjectId> {
         let named = ObjectId(error.objset.0);
         let Some(birth) = error.birth.filter(|birth| birth.0 != 0 && named.0 != 0) else { return vec![named] };
         let Ok(name) = self.dsl().dataset_name(named).await else { return Vec::new() };
         let Ok(head) = self.dsl().dataset(&name).await else { return vec![named] };
-        let (mut datasets, mut found) = (vec![head.clone()], Vec::new());
-        match self.dsl().snapshots(&head).await {
-            Ok(snapshots) => datasets.extend(snapshots.into_iter().filter(|of| of.phys.creation_txg >= birth)),
-            Err(_) => return vec![named],
-        }
-        for dataset in datasets {
-            match self.born(&dataset, error).await {
-                Some(there) if there != birth => {}
-                // Where that cannot be read, it is not well.
-                _ => found.push(dataset.object),
+        let mut heads = self.with_origins_since(head, birth).await;
+        let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+        while let Some(head) = heads.pop_front() {
+            if seen.len() >= HEADS_MAX || !seen.insert(head.object) {
+                continue;
+            }
+            if self.may_have(&head, error, birth).await {
+                found.push(head.object);
+            }
+            let Ok(snapshots) = self.dsl().snapshots(&head).await else {
+                if head.object == named && !found.contains(&named) {
+                    found.push(named);
+                }
+                continue;
+            };
+            for snapshot in snapshots.into_iter().filter(|of| of.phys.creation_txg >= birth) {
+                if !self.may_have(&snapshot, error, birth).await {
+                    continue;
+                }
+                found.push(snapshot.object);
+                // Where the clones cannot be told, there are none to name.
+                for clone in self.dsl().clones(&snapshot).await.unwrap_or_default() {
+                    heads.extend(self.dsl().dataset(&clone).await.ok());
+                }
             }
         }
         found
+    }
+
+    /// A head, and those of whose snapshots it is a clone, as far as these were taken in a txg or later.
+    async fn with_origins_since(&self, head: Dataset, txg: Txg) -> VecDeque<Dataset> {
+        let mut heads = VecDeque::from([head]);
+        while heads.len() < HEADS_MAX {
+            let Some(origin) = heads.back().map(|last| last.dir.phys.origin).filter(|origin| origin.0 != 0) else {
+                break;
+            };
+            let Ok(phys) = self.dsl().dataset_phys(origin).await else { break };
+            let (head, _) = head_of(self.dsl(), ObjsetId(origin.0)).await;
+            let Ok(name) = self.dsl().dataset_name(head).await else { break };
+            match self.dsl().dataset(&name).await {
+                Ok(head) if phys.creation_txg >= txg => heads.push_back(head),
+                _ => break,
+            }
+        }
+        heads
+    }
+
+    /// Whether a logged block is in a dataset. Where that cannot be read, it is not well.
+    async fn may_have(&self, dataset: &Dataset, error: &LoggedError, birth: Txg) -> bool {
+        self.born(dataset, error).await.is_none_or(|there| there == birth)
     }
 
     /// The birth of the block that is in the place of a logged one; 0 if there is none. `None` if that cannot be told.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cenote_admin::create_filesystem;
+use cenote_admin::{clone_dataset, create_filesystem, take_snapshots};
 use cenote_dmu::tx::Cost;
 use cenote_format::dsl::{ScanFunction, ScanState, pool_directory};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
@@ -286,6 +286,61 @@ fn a_scrub_of_dates_reads_what_was_written_between_them() {
         made.mend((1, 1));
         export_whole(&handle, &made.machine, pool, "scrubbed by dates").await;
         cenote_sim::zdb("written", &made.machine.images(), made.machine.size_bytes).unwrap();
+    });
+}
+
+/// A block that clones share is named in each head and snapshot that has it, whichever of them was read.
+#[test]
+fn an_error_is_named_in_clones_too() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::new(&handle, machine).await;
+        let write = async |name: &str, block: u64| {
+            let head = pool.open_head(name).await.unwrap();
+            let object = head.objset().object(made.object).await.unwrap();
+            let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+            object.write(tx.txg(), block * BLOCK_BYTES, &content(77)).await.unwrap();
+            drop((tx, object, head));
+            pool.sync().await.unwrap();
+        };
+        let snapshot = async |name: &str| take_snapshots(&pool, &[name.to_owned()], &[]).await.unwrap();
+        snapshot("written/a@s").await;
+        clone_dataset(&pool, "written/a@s", "written/k", Vec::new()).await.unwrap();
+        snapshot("written/k@t").await;
+        clone_dataset(&pool, "written/k@t", "written/l", Vec::new()).await.unwrap();
+        // What has its own block is not affected, nor a clone of its snapshot.
+        write("written/k", 2).await;
+        snapshot("written/k@u").await;
+        clone_dataset(&pool, "written/k@u", "written/m", Vec::new()).await.unwrap();
+        pool.sync().await.unwrap();
+        made.spoil((1, 2));
+        for name in ["written/a", "written/l", "written/k@t"] {
+            let of = view(&pool).await;
+            let objset = of.dsl().open(&of.dsl().dataset(name).await.unwrap()).await.unwrap().unwrap();
+            let bp = objset.object(made.object).await.unwrap().pointer(0, BlockId(2)).await.unwrap();
+            let read = of.dmu().zio().read_physical(&bp, objset.context(made.object, 0, BlockId(2))).await;
+            assert!(read.is_err(), "{name} has the block");
+        }
+        pool.sync().await.unwrap();
+        let of = view(&pool).await;
+        let errors = of.logged_errors().await.unwrap();
+        let mut heads = BTreeSet::new();
+        for error in &errors {
+            heads.insert(of.dsl().dataset_name(ObjectId(error.objset.0)).await.unwrap());
+            let mut names = BTreeSet::new();
+            for object in of.affected(error).await {
+                assert!(names.insert(of.dsl().dataset_name(object).await.unwrap()), "each once");
+            }
+            let wanted = ["written/a", "written/a@s", "written/k@t", "written/l"].map(str::to_owned);
+            assert_eq!(names, BTreeSet::from(wanted), "{error:?}");
+        }
+        assert_eq!(heads, BTreeSet::from(["written/a", "written/k", "written/l"].map(str::to_owned)));
+        drop(of);
+        made.mend((1, 2));
+        assert_eq!(pool.check_errors_again().await.unwrap(), 0);
+        pool.export().await.unwrap();
     });
 }
 
