@@ -24,6 +24,7 @@
 //! label kept and resilvered*: somebody else may have it now.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_taskq::{boxed, join_all};
@@ -37,6 +38,8 @@ use crate::sync::devices::forget_diagnosis;
 
 /// Devices looked at, at once.
 const LOOKS_MAX: usize = 32;
+/// A device that has not answered after this long is not judged by its label.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A used device that is not what it was.
 #[derive(Clone, Debug)]
@@ -68,8 +71,11 @@ impl Pool {
         let pool = self.guid();
         let mut found = BTreeMap::new();
         for some in disks.chunks(LOOKS_MAX) {
-            let looks = some.iter().map(|(guid, disk)| async move { (*guid, look(disk, pool, *guid).await) });
-            found.extend(join_all(looks).await.into_iter().filter_map(|(guid, reason)| Some((guid, reason?))));
+            let looks = some.iter().map(|(guid, disk)| async move {
+                let seen = self.handle().timeout(LOOK_PATIENCE, look(disk, pool, *guid)).await;
+                Some((*guid, seen.flatten()?))
+            });
+            found.extend(join_all(looks).await.into_iter().flatten());
         }
         let mut lost = BTreeMap::new();
         for (guid, reason) in found {
@@ -77,6 +83,19 @@ impl Pool {
             lost.insert(guid, Lost { reason, is_kept: !has_left });
         }
         Ok(lost)
+    }
+}
+
+impl Lost {
+    /// What has become of it, for a person.
+    pub(crate) fn told(&self) -> String {
+        match self.is_kept {
+            true => format!("{}; no other device has all that it had, and it stays in use", self.reason),
+            false => format!(
+                "{}, and it is not used: 'zpool replace' has another device in its place, or a new one there",
+                self.reason
+            ),
+        }
     }
 }
 

@@ -140,6 +140,10 @@ impl Pool {
         resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
         self.clear_caches(None).await;
+        // One may have been emptied that never failed a request.
+        for lost in self.examine_devices(Which::All).await?.into_values() {
+            self.trouble(lost.told());
+        }
         self.pardon(None).await?;
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.
@@ -157,10 +161,7 @@ impl Pool {
     pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
         self.shared.events.forget_errors(leaf);
         for lost in self.examine_devices(Which::Condemned(leaf)).await?.into_values() {
-            self.trouble(format!(
-                "{}, and it is not used: 'zpool replace' has another device in its place, or a new one there",
-                lost.reason
-            ));
+            self.trouble(lost.told());
         }
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {

@@ -166,6 +166,20 @@ fn a_faulted_device_is_looked_at_before_it_is_used_again() {
     }
 }
 
+/// The same of one that never failed a request, since what was written to it went to an empty device.
+#[test]
+fn clear_looks_at_devices_that_are_used() {
+    run(12, async |handle, machine| {
+        let pool = live(handle, machine, MIRROR, small()).await;
+        change(&pool, 1).await;
+        pool.sync().await.unwrap();
+        machine.disks[1].restore(&Default::default());
+        pool.resume().await.unwrap();
+        assert_eq!((leaf(&pool, 0).1, leaf(&pool, 1).1), (LeafState::Online, LeafState::Unavailable));
+        pool.export().await.unwrap();
+    });
+}
+
 /// The last good copy is degraded, and never taken away.
 #[test]
 fn a_device_that_others_need_is_degraded_instead() {
