@@ -84,11 +84,29 @@ fn devices(pool: &Pool) -> Option<VdevStatus> {
     Some(root)
 }
 
-fn mark_gone(vdev: &mut VdevStatus, gone: &BTreeSet<Guid>) {
-    if gone.contains(&vdev.guid) && vdev.state.is_readable() {
+/// True if the vdev, or one below it, has gone.
+fn mark_gone(vdev: &mut VdevStatus, gone: &BTreeSet<Guid>) -> bool {
+    let is_below = vdev.children.iter_mut().fold(false, |is_below, child| mark_gone(child, gone) || is_below);
+    let has_gone = gone.contains(&vdev.guid) && vdev.state.is_readable();
+    if has_gone {
         vdev.state = VdevState::Unavailable;
+    } else if is_below && vdev.state.is_readable() {
+        let lost = vdev.children.iter().filter(|child| !child.state.is_readable()).count();
+        let is_too_much = lost > spared(&vdev.name, vdev.children.len());
+        vdev.state = if is_too_much { VdevState::Unavailable } else { VdevState::Degraded };
     }
-    vdev.children.iter_mut().for_each(|child| mark_gone(child, gone));
+    has_gone || is_below
+}
+
+/// The children that a vdev can do without, by its name: the parity of a raidz or draid, all but one of other vdevs with children, and none of the
+/// pool's.
+fn spared(name: &str, children: usize) -> usize {
+    let parity = |kind| name.strip_prefix(kind).and_then(|rest: &str| rest.get(..1)?.parse().ok());
+    match parity("raidz").or_else(|| parity("draid")) {
+        Some(parity) => parity,
+        None if name == "root" => 0,
+        None => children.saturating_sub(1),
+    }
 }
 
 /// The text for a person. `reason`: the reason of the suspension, if it is suspended.
@@ -243,8 +261,23 @@ mod tests {
         let mut gone = vdev("/images/d0", VdevState::Online, None, Vec::new());
         gone.guid = Guid(7);
         let there = vdev("/images/d1", VdevState::Online, None, Vec::new());
-        let mut root = vdev("root", VdevState::Online, None, vec![gone, there]);
-        mark_gone(&mut root, &[Guid(7)].into());
+        let of = |name: &str, children: &[&VdevStatus]| {
+            let children = children.iter().map(|child| (*child).clone()).collect();
+            let mut root = vdev("root", VdevState::Online, None, vec![vdev(name, VdevState::Online, None, children)]);
+            assert!(mark_gone(&mut root, &[Guid(7)].into()));
+            root
+        };
+        for (name, children, state) in [
+            ("mirror-0", &[&gone, &there][..], VdevState::Degraded),
+            ("mirror-0", &[&gone, &gone], VdevState::Unavailable),
+            ("raidz2-0", &[&gone, &there, &gone, &there], VdevState::Degraded),
+            ("raidz1-0", &[&gone, &there, &gone, &there], VdevState::Unavailable),
+            ("draid1:2d:4c:0s-0", &[&there, &gone, &there, &there], VdevState::Degraded),
+        ] {
+            let root = of(name, children);
+            assert_eq!((root.children[0].state, root.state), (state, state), "{name}");
+        }
+        let root = of("mirror-0", &[&gone, &there]);
         let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
         let row =
             |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} in {text}"));
