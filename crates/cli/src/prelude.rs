@@ -6,4 +6,4 @@ pub(crate) use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::args::Search;
 pub(crate) use crate::context::Context;
-pub(crate) use crate::outcome::{Outcome, usage};
+pub(crate) use crate::outcome::{Outcome, causes, usage};

@@ -216,7 +216,7 @@ fn answered(runtime: &Runtime, request: Request, output: &Output) -> u8 {
         return match protocol::send(&owned.socket, &asked, input, output) {
             Ok(status) => status,
             Err(error) => {
-                output.error(&error.causes());
+                output.error(&error.chain());
                 FAILED
             }
         };

@@ -28,7 +28,7 @@ mod words;
 mod wronguse;
 
 pub use table::{Align, Table};
-pub use text::{chain, lines, one_line};
+pub use text::{add_cause, chain, lines, one_line};
 pub use wronguse::WrongUse;
 
 bitflags::bitflags! {

@@ -87,6 +87,8 @@ pub(crate) struct Visited {
     pub(crate) needs: Needs,
     /// The work that a scan did on it.
     pub(crate) scanned: ScanReport,
+    /// A scan could not write it again since devices were being changed, or the pool is suspended: it is to be visited again.
+    pub(crate) is_refused: bool,
 }
 
 impl Visited {
@@ -99,6 +101,7 @@ impl Visited {
             children: Vec::new(),
             needs: Needs::empty(),
             scanned: ScanReport::default(),
+            is_refused: false,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Errors of a server and its clients.
 
-use std::error::Error as _;
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
@@ -127,35 +126,10 @@ impl ServerError {
         }
     }
 
-    /// The error with all its causes.
+    /// The error with all its causes that say something new.
     pub fn chain(&self) -> String {
         cenote_props::chain(self)
     }
-
-    /// The error and its causes in one text, without causes that add nothing.
-    pub fn causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            let said = cause.to_string();
-            add_cause(&mut text, &said);
-            next = cause.source();
-        }
-        text
-    }
-}
-
-/// Adds a cause to the text of an error, if it adds something: of two places, one in the other, only the inner one is kept.
-pub fn add_cause(text: &mut String, cause: &str) {
-    if text.contains(cause) {
-        return;
-    }
-    let at = text.rfind(": ").map_or(0, |at| at + 2);
-    match cause.strip_prefix(&text[at..]) {
-        Some(rest) if at > 0 && rest.starts_with(' ') => text.truncate(at),
-        _ => text.push_str(": "),
-    }
-    text.push_str(cause);
 }
 
 impl From<AdminError> for ServerError {
@@ -226,27 +200,5 @@ impl<T, E: Into<ServerError>> Context<T> for Result<T, E> {
 
     fn with_context<P: Display>(self, place: impl FnOnce() -> P) -> Result<T> {
         self.map_err(|error| ServerError::In { place: place().to_string(), source: Box::new(error.into()) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::add_cause;
-
-    #[test]
-    fn a_place_is_named_once() {
-        let told = |text: &str, cause: &str| {
-            let mut text = text.to_owned();
-            add_cause(&mut text, cause);
-            text
-        };
-        let inner = "objset 25 object 7 level 0 block 383: no space";
-        assert_eq!(told("pool 'o': objset 25 object 7", inner), format!("pool 'o': {inner}"));
-        assert_eq!(told("'x' does not fit", inner), format!("'x' does not fit: {inner}"));
-        assert_eq!(
-            told("pool 'o': objset 25 object 7", "objset 25 object 71: x"),
-            "pool 'o': objset 25 object 7: objset 25 object 71: x"
-        );
-        assert_eq!(told("a: b", "b"), "a: b");
     }
 }

@@ -38,7 +38,7 @@ impl ImageFiles {
 
     /// An error with the files' final names: the user did not choose the temporary ones.
     pub fn named(&self, error: ServerError) -> ServerError {
-        let text = error.causes();
+        let text = error.chain();
         match self.images.named(&text) {
             named if named == text => error,
             named => refused(named),

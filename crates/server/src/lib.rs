@@ -65,10 +65,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 
+pub use cenote_props::add_cause;
 pub use cenote_spa::{FoundPool, Rewind, SpaError, View, tunables};
 pub use cenote_taskq::{BoxFuture, Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
 use delegated::Delegated;
-pub use error::{ServerError, add_cause};
+pub use error::ServerError;
 pub use hooks::Hooks;
 pub use image_files::ImageFiles;
 pub use listener::{Call, Ended, Gathered, Handler, Request};

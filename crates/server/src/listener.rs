@@ -126,7 +126,7 @@ impl Control {
                 Ok(Some(control))
             }
             Err(error) if path.is_none() => {
-                console.warn(&format!("commands for the pool are not taken: {}", error.causes()));
+                console.warn(&format!("commands for the pool are not taken: {}", error.chain()));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -342,7 +342,7 @@ impl Shared {
             Ok(request) => {
                 request.serve(Call { of: &self.of, client: client_owner, input, out: out.clone(), err: err.clone() })
             }
-            Err(error) => Ended { status: FAILED, error: Some(error.causes()), exports: false },
+            Err(error) => Ended { status: FAILED, error: Some(error.chain()), exports: false },
         };
         says.text(&out.take())?;
         for line in String::from_utf8_lossy(&err.take()).lines() {
@@ -372,7 +372,7 @@ impl Shared {
         };
         match self.handle.block_on(synced) {
             Ok(_) => says.say(&Said::Status(0)),
-            Err(error) => says.say(&Said::Err(error.causes())),
+            Err(error) => says.say(&Said::Err(error.chain())),
         }
     }
 
@@ -413,7 +413,7 @@ impl Shared {
         };
         let kept = match self.handle.block_on(kept) {
             Ok(kept) => kept,
-            Err(error) => return says.say(&Said::Err(error.causes())),
+            Err(error) => return says.say(&Said::Err(error.chain())),
         };
         says.say(&Said::View(kept.root().emit().to_vec()))?;
         says.0.set_read_timeout(None)?;

@@ -149,7 +149,7 @@ impl Pools {
                     if let Err(error) = &ended
                         && others.iter().any(|other| !other.end.is_over())
                     {
-                        let (pool, why) = (one.of.pool.name(), error.causes());
+                        let (pool, why) = (one.of.pool.name(), error.chain());
                         console.warn(&format!("pool '{pool}': {why}; other pools are served still"));
                     }
                     ended
@@ -179,7 +179,7 @@ impl Pools {
         for ended in join_all(lives).await {
             match ended.map_err(ServerError::from).and_then(|ended| ended) {
                 Err(error) if result.is_ok() => result = Err(error.into()),
-                Err(error) => console.warn(&error.causes()),
+                Err(error) => console.warn(&error.chain()),
                 Ok(()) => {}
             }
         }

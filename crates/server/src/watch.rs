@@ -99,7 +99,7 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync
                 Ok(back) => back.iter().for_each(|path| {
                     console.note(&format!("pool '{}': the device at {} is back", pool.name(), path.display()));
                 }),
-                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.causes())),
+                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
             }
             match autoreplace::replace_absent(&pool).await {
                 Ok(replaced) => replaced.iter().for_each(|path| {
@@ -108,7 +108,7 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync
                         pool.name()
                     ));
                 }),
-                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.causes())),
+                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
             }
         }
     });

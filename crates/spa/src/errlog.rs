@@ -22,7 +22,7 @@
 //!
 //! **Crash.** The errors since the last txg are lost; who reads the blocks again finds them again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cenote_dmu::{Object, Objset, Zap};
 use cenote_dsl::{Dataset, Dsl};
@@ -39,6 +39,8 @@ use crate::{SpaError, View};
 const ERRORS_MAX: usize = 1 << 20;
 /// Of so many errors at most it is looked whether their blocks are in use still.
 const CHECKED_MAX: usize = 1 << 12;
+/// Heads at most in which a block is looked for: clones of clones.
+const HEADS_MAX: usize = 1 << 10;
 /// Entries that are written to a log at most.
 pub(crate) const LOGGED_MAX: u64 = 1 << 16;
 /// The feature under which errors are kept by head dataset.
@@ -159,27 +161,65 @@ impl View {
         Ok(self.logged_errors().await?.len() as u64)
     }
 
-    /// The datasets in which a logged block is still, by the numbers of their objects: the head that has it, and snapshots. An error whose birth
-    /// is not known is in the dataset that the log names. None where the block is nowhere any more.
+    /// The datasets in which a logged block is still, by the numbers of their objects: the head that the log names, and the heads that share it as
+    /// clones, with their snapshots. An error whose birth is not known is in the dataset that the log names. None where the block is nowhere any
+    /// more.
     #[boxed]
     pub async fn affected(&self, error: &LoggedError) -> Vec<ObjectId> {
         let named = ObjectId(error.objset.0);
         let Some(birth) = error.birth.filter(|birth| birth.0 != 0 && named.0 != 0) else { return vec![named] };
         let Ok(name) = self.dsl().dataset_name(named).await else { return Vec::new() };
         let Ok(head) = self.dsl().dataset(&name).await else { return vec![named] };
-        let (mut datasets, mut found) = (vec![head.clone()], Vec::new());
-        match self.dsl().snapshots(&head).await {
-            Ok(snapshots) => datasets.extend(snapshots.into_iter().filter(|of| of.phys.creation_txg >= birth)),
-            Err(_) => return vec![named],
-        }
-        for dataset in datasets {
-            match self.born(&dataset, error).await {
-                Some(there) if there != birth => {}
-                // Where that cannot be read, it is not well.
-                _ => found.push(dataset.object),
+        let mut heads = self.with_origins_since(head, birth).await;
+        let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+        while let Some(head) = heads.pop_front() {
+            if seen.len() >= HEADS_MAX || !seen.insert(head.object) {
+                continue;
+            }
+            if self.may_have(&head, error, birth).await {
+                found.push(head.object);
+            }
+            let Ok(snapshots) = self.dsl().snapshots(&head).await else {
+                if head.object == named && !found.contains(&named) {
+                    found.push(named);
+                }
+                continue;
+            };
+            for snapshot in snapshots.into_iter().filter(|of| of.phys.creation_txg >= birth) {
+                if !self.may_have(&snapshot, error, birth).await {
+                    continue;
+                }
+                found.push(snapshot.object);
+                // Where the clones cannot be told, there are none to name.
+                for clone in self.dsl().clones(&snapshot).await.unwrap_or_default() {
+                    heads.extend(self.dsl().dataset(&clone).await.ok());
+                }
             }
         }
         found
+    }
+
+    /// A head, and those of whose snapshots it is a clone, as far as these were taken in a txg or later.
+    async fn with_origins_since(&self, head: Dataset, txg: Txg) -> VecDeque<Dataset> {
+        let mut heads = VecDeque::from([head]);
+        while heads.len() < HEADS_MAX {
+            let Some(origin) = heads.back().map(|last| last.dir.phys.origin).filter(|origin| origin.0 != 0) else {
+                break;
+            };
+            let Ok(phys) = self.dsl().dataset_phys(origin).await else { break };
+            let (head, _) = head_of(self.dsl(), ObjsetId(origin.0)).await;
+            let Ok(name) = self.dsl().dataset_name(head).await else { break };
+            match self.dsl().dataset(&name).await {
+                Ok(head) if phys.creation_txg >= txg => heads.push_back(head),
+                _ => break,
+            }
+        }
+        heads
+    }
+
+    /// Whether a logged block is in a dataset. Where that cannot be read, it is not well.
+    async fn may_have(&self, dataset: &Dataset, error: &LoggedError, birth: Txg) -> bool {
+        self.born(dataset, error).await.is_none_or(|there| there == birth)
     }
 
     /// The birth of the block that is in the place of a logged one; 0 if there is none. `None` if that cannot be told.
@@ -254,11 +294,11 @@ impl View {
         Ok(Some((errors.collect(), after)))
     }
 
-    /// Reads all copies of a logged block wherever it is still, and has bad copies written again. True if it is well: nobody has it any more, or a copy
-    /// everywhere is good. Where that cannot be told, or none is good, it is noted as an error once more.
+    /// Reads all copies of a logged block wherever it is still, and has bad copies written again. Where it cannot be told how it is, or no copy is
+    /// good, it is noted as an error once more.
     #[boxed]
-    pub async fn scrub_error(&self, error: &LoggedError) -> bool {
-        let is_well = match error.objset.0 {
+    pub async fn scrub_error(&self, error: &LoggedError) -> ErrorScrubbed {
+        let scrubbed = match error.objset.0 {
             0 => scrub_in(self.mos(), error).await,
             _ => self.scrub_in_datasets(error).await,
         };
@@ -268,15 +308,15 @@ impl View {
             level: i8::try_from(error.level).unwrap_or(i8::MIN),
             block: BlockId(error.block),
         };
-        if !is_well {
+        if scrubbed == ErrorScrubbed::Bad {
             let birth = error.birth.unwrap_or_default();
             self.dmu().zio().data_errors().note_again(DataError { bookmark, birth });
         }
-        is_well
+        scrubbed
     }
 
-    async fn scrub_in_datasets(&self, error: &LoggedError) -> bool {
-        let mut is_well = true;
+    async fn scrub_in_datasets(&self, error: &LoggedError) -> ErrorScrubbed {
+        let mut worst = ErrorScrubbed::Well;
         for object in self.affected(error).await {
             // One that is gone has no bad blocks.
             let Ok(name) = self.dsl().dataset_name(object).await else { continue };
@@ -284,13 +324,13 @@ impl View {
                 Ok(dataset) => self.dsl().open(&dataset).await,
                 Err(error) => Err(error),
             };
-            is_well &= match opened {
+            worst = worst.max(match opened {
                 Ok(Some(objset)) => scrub_in(&objset, error).await,
-                Ok(None) => true,
-                Err(_) => false,
-            };
+                Ok(None) => ErrorScrubbed::Well,
+                Err(_) => ErrorScrubbed::Bad,
+            });
         }
-        is_well
+        worst
     }
 
     async fn log_entries(&self, object: ObjectId) -> Result<Vec<(String, Option<u64>)>, SpaError> {
@@ -304,6 +344,17 @@ impl View {
             .map(|entry| (String::from_utf8_lossy(entry.name()).into_owned(), entry.value.as_u64()))
             .collect())
     }
+}
+
+/// How a logged block is, as a scrub of it has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ErrorScrubbed {
+    /// Nobody has it any more, or a copy everywhere is good.
+    Well,
+    /// No copy is good, or that cannot be told.
+    Bad,
+    /// A copy is good, and a bad one could not be written again since devices are being changed, or the pool is suspended: it is to be visited again.
+    Refused,
 }
 
 /// The object of a logged error.
@@ -329,24 +380,28 @@ async fn pointer(
     }
 }
 
-/// The same of one dataset. True if a copy is good, or nothing or another block is there.
-async fn scrub_in(objset: &Objset, error: &LoggedError) -> bool {
+/// The same of one dataset.
+async fn scrub_in(objset: &Objset, error: &LoggedError) -> ErrorScrubbed {
     let (pointer, context) = match pointer(objset, error).await {
         Ok(Some(pointer)) => {
             let level = pointer.level();
             (pointer, objset.context(error.object, level, BlockId(error.block)))
         }
         // The root, which could be read.
-        Ok(None) => return true,
-        Err(_) => return false,
+        Ok(None) => return ErrorScrubbed::Well,
+        Err(_) => return ErrorScrubbed::Bad,
     };
     if pointer.is_hole() || pointer.is_embedded() || pointer.is_redacted() {
-        return true;
+        return ErrorScrubbed::Well;
     }
     if error.birth.is_some_and(|birth| birth.0 != 0 && birth != pointer.logical_birth()) {
-        return true;
+        return ErrorScrubbed::Well;
     }
-    objset.dmu().zio().scrub_block(&pointer, context.of_class(QueueClass::Scrub)).await.is_ok()
+    match objset.dmu().zio().scrub_block(&pointer, context.of_class(QueueClass::Scrub)).await {
+        Ok(scrubbed) if scrubbed.is_refused() => ErrorScrubbed::Refused,
+        Ok(_) => ErrorScrubbed::Well,
+        Err(_) => ErrorScrubbed::Bad,
+    }
 }
 
 /// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there.

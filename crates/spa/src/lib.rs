@@ -84,7 +84,7 @@ pub use admin::snapshot::NewSnapshot;
 pub use admin::split::{SplitOptions, legs_of};
 pub use cenote_dsl::Head;
 pub use config::PoolState;
-pub use errlog::LoggedError;
+pub use errlog::{ErrorScrubbed, LoggedError};
 pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
 pub use events::{Event, Events, NewEvents, state_name};
 pub use failmode::FailMode;

@@ -80,7 +80,7 @@ pub use error::{OutsideExtents, ZioError, ZioErrorKind};
 pub use heal::Health;
 pub use log_block::log_pointer;
 pub use ready::{ReadyBlock, ReadyForm};
-pub use scrub::{Copies, Damaged, Keeper, Scrubbed};
+pub use scrub::{Copies, Damaged, Keeper, Scrubbed, Unmended};
 pub use seal::Seal;
 pub use shelf::{Shelf, ShelfState, Shelves};
 pub use write::{

@@ -83,6 +83,35 @@ pub struct Copies {
     pub bad: Vec<String>,
 }
 
+/// Why something that is bad was not written again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unmended {
+    /// Nobody keeps blocks of this pipeline: its pool is only read.
+    #[error("the pool is only read")]
+    ReadOnly,
+    /// The block is none of the txg that is kept, this one.
+    #[error("it was born after txg {0}, which is kept")]
+    Later(Txg),
+    /// Places of the txg's blocks are used again.
+    #[error("blocks of txg {0} are used again")]
+    NotKept(Txg),
+    /// Devices are being changed, or the pool is suspended: the same may be mended when that is over.
+    #[error("{0}")]
+    Refused(String),
+    /// The vdev cannot be mended there.
+    #[error("{0}")]
+    Impossible(String),
+}
+
+impl Unmended {
+    fn of(error: &VdevError) -> Self {
+        match error {
+            VdevError::Suspended(_) => Self::Refused(error.to_string()),
+            _ => Self::Impossible(error.to_string()),
+        }
+    }
+}
+
 /// The result of scrubbing a block.
 #[derive(Debug)]
 pub struct Scrubbed {
@@ -90,10 +119,8 @@ pub struct Scrubbed {
     pub copies: Copies,
     /// The bytes that were written again, leaf by leaf, and the faults that stay.
     pub mended: Mended,
-    /// Why something that is bad was not written: nobody keeps the block's place, the pool is suspended, a vdev cannot be mended now.
-    pub unmended: Option<String>,
-    /// It was not written since devices are being changed, or the pool is suspended: the same may be mended when that is over.
-    pub is_refused: bool,
+    /// Why something that is bad was not written. Of several reasons, the one that passes.
+    pub unmended: Option<Unmended>,
 }
 
 impl Scrubbed {
@@ -101,6 +128,19 @@ impl Scrubbed {
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.unmended.is_none() && self.mended.left.is_empty()
+    }
+
+    /// Whether something was not written that may be when devices are not changed any more, or the pool is not suspended: the block is to be
+    /// visited again.
+    #[must_use]
+    pub const fn is_refused(&self) -> bool {
+        matches!(self.unmended, Some(Unmended::Refused(_)))
+    }
+
+    fn leave(&mut self, reason: Unmended) {
+        if !self.is_refused() {
+            self.unmended = Some(reason);
+        }
     }
 }
 
@@ -337,22 +377,22 @@ impl Zio {
     /// Has all places of what was found be right, if something is not.
     async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>, is_resilver: bool) -> Scrubbed {
         let Found { copies, truths, is_damaged, .. } = found;
-        let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None, is_refused: false };
+        let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None };
         if !is_damaged {
             return scrubbed;
         }
         let Some(keeper) = &self.keeper else {
-            scrubbed.unmended = Some("the pool is only read".to_owned());
+            scrubbed.leave(Unmended::ReadOnly);
             return scrubbed;
         };
         for Truth { dvas, bytes, birth } in truths {
             for dva in dvas {
                 if birth > keeper.txg() {
-                    scrubbed.unmended = Some(format!("it was born after txg {}, which is kept", keeper.txg()));
+                    scrubbed.leave(Unmended::Later(keeper.txg()));
                     continue;
                 }
                 let Some(hold) = keeper.clone().hold() else {
-                    scrubbed.unmended = Some(format!("blocks of txg {} are used again", keeper.txg()));
+                    scrubbed.leave(Unmended::NotKept(keeper.txg()));
                     return scrubbed;
                 };
                 let block = self.in_sectors(dva.vdev, &bytes);
@@ -369,10 +409,7 @@ impl Zio {
                 };
                 match self.tree().mend(mend, hold).await {
                     Ok(mended) => scrubbed.mended.absorb(mended),
-                    Err(error) => {
-                        scrubbed.is_refused |= matches!(error, VdevError::Suspended(_));
-                        scrubbed.unmended = Some(error.to_string());
-                    }
+                    Err(error) => scrubbed.leave(Unmended::of(&error)),
                 }
             }
         }

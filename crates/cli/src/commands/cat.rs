@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             if crate::outcome::is_broken_pipe(&error) {
                 return Err(error);
             }
-            context.err(format!("{error:#}"));
+            context.err(causes(&error));
             failed = true;
         }
     }

@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let path = bytes_of(path);
         match follow(listing.filesystem, &path, !args.long).await {
             Ok(attributes) => listing.list(&path, attributes, paths.len() > 1).await?,
-            Err(error) => listing.fail(&path, &format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => listing.fail(&path, &causes(&error.into())),
         }
     }
     let failed = listing.failed;

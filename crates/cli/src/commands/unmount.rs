@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut failed = false;
     for target in &args.targets {
         if let Err(error) = unmounting::unmount(context, target, args.force).await {
-            context.err(format!("{error:#}"));
+            context.err(error.chain());
             failed = true;
         }
     }

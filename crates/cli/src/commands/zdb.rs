@@ -98,7 +98,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let text = format!("no valid label on '{source}'");
         return match labels::run(context, labels::Args { common: common(), uberblocks, source }).await {
             Ok(Outcome::Failed) => Err(usage(text)),
-            Err(error) => Err(usage(format!("{error:#}"))),
+            Err(error) => Err(usage(causes(&error))),
             good => good,
         };
     }

@@ -9,7 +9,7 @@ use cenote_listing::{Item, PoolSource, Selection, SortKey};
 use cenote_server::View;
 
 use crate::context::Context;
-use crate::outcome::{is_no_such_pool, owned};
+use crate::outcome::{causes, is_no_such_pool, owned};
 
 /// The selected datasets, sorted; and whether something could not be opened, which has been reported.
 pub(crate) async fn select(context: &Context, selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
@@ -42,6 +42,10 @@ impl PoolSource for Context {
 
     fn is_elsewhere(error: &anyhow::Error) -> bool {
         owned(error).is_some()
+    }
+
+    fn text(error: &anyhow::Error) -> String {
+        causes(error)
     }
 
     fn report(&self, text: &str) {

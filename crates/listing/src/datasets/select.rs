@@ -19,7 +19,7 @@ use crate::error::ListError;
 /// The pools to select from.
 pub trait PoolSource {
     /// The reason that a pool cannot be opened.
-    type Error: From<ListError> + std::fmt::Display;
+    type Error: From<ListError>;
 
     /// All pools; and true if one could not be opened, which was reported.
     fn all(&self) -> impl Future<Output = Result<(Vec<View>, bool), Self::Error>>;
@@ -32,6 +32,9 @@ pub trait PoolSource {
 
     /// True if an error says that another process has the pool and must be asked.
     fn is_elsewhere(error: &Self::Error) -> bool;
+
+    /// An error with its causes.
+    fn text(error: &Self::Error) -> String;
 
     /// Reports something that could not be opened.
     fn report(&self, text: &str);
@@ -124,7 +127,7 @@ pub async fn select<S: PoolSource>(
                 // Only its server has everything about the pool.
                 Err(error) if S::is_elsewhere(&error) && is_one_pool => return Err(error),
                 Err(error) => {
-                    walk.report(&format!("{error:#}"));
+                    walk.report(&S::text(&error));
                     continue;
                 }
             },

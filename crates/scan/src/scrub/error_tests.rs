@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cenote_admin::create_filesystem;
+use cenote_admin::{clone_dataset, create_filesystem, take_snapshots};
 use cenote_dmu::tx::Cost;
 use cenote_format::dsl::{ScanFunction, ScanState, pool_directory};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
@@ -12,10 +12,11 @@ use cenote_format::label::START_BYTES;
 use cenote_sim::written::blocks::{BLOCK_BYTES, content, make_objects};
 use cenote_sim::written::*;
 use cenote_sim::{MUTANT_VARIABLE, Machine};
-use cenote_spa::{ImportOptions, Pool, ScrubSince, View};
+use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind, View};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_vdev::tree::VdevState;
 
 use super::attend;
 use super::tests::{ended, open_again};
@@ -37,7 +38,11 @@ struct Spoilt {
 
 impl Spoilt {
     async fn new(handle: &Handle, machine: Machine) -> (Self, Pool) {
-        let pool = live(handle, &machine, SINGLE, small()).await;
+        Self::with(handle, machine, SINGLE).await
+    }
+
+    async fn with(handle: &Handle, machine: Machine, layout: Layout) -> (Self, Pool) {
+        let pool = live(handle, &machine, layout, small()).await;
         let (mut objects, mut places) = (BTreeSet::new(), Vec::new());
         for (index, name) in HEADS.iter().enumerate() {
             if index > 0 {
@@ -281,6 +286,121 @@ fn a_scrub_of_dates_reads_what_was_written_between_them() {
         made.mend((1, 1));
         export_whole(&handle, &made.machine, pool, "scrubbed by dates").await;
         cenote_sim::zdb("written", &made.machine.images(), made.machine.size_bytes).unwrap();
+    });
+}
+
+/// A block that clones share is named in each head and snapshot that has it, whichever of them was read.
+#[test]
+fn an_error_is_named_in_clones_too() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::new(&handle, machine).await;
+        let write = async |name: &str, block: u64| {
+            let head = pool.open_head(name).await.unwrap();
+            let object = head.objset().object(made.object).await.unwrap();
+            let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+            object.write(tx.txg(), block * BLOCK_BYTES, &content(77)).await.unwrap();
+            drop((tx, object, head));
+            pool.sync().await.unwrap();
+        };
+        let snapshot = async |name: &str| take_snapshots(&pool, &[name.to_owned()], &[]).await.unwrap();
+        snapshot("written/a@s").await;
+        clone_dataset(&pool, "written/a@s", "written/k", Vec::new()).await.unwrap();
+        snapshot("written/k@t").await;
+        clone_dataset(&pool, "written/k@t", "written/l", Vec::new()).await.unwrap();
+        // What has its own block is not affected, nor a clone of its snapshot.
+        write("written/k", 2).await;
+        snapshot("written/k@u").await;
+        clone_dataset(&pool, "written/k@u", "written/m", Vec::new()).await.unwrap();
+        pool.sync().await.unwrap();
+        made.spoil((1, 2));
+        for name in ["written/a", "written/l", "written/k@t"] {
+            let of = view(&pool).await;
+            let objset = of.dsl().open(&of.dsl().dataset(name).await.unwrap()).await.unwrap().unwrap();
+            let bp = objset.object(made.object).await.unwrap().pointer(0, BlockId(2)).await.unwrap();
+            let read = of.dmu().zio().read_physical(&bp, objset.context(made.object, 0, BlockId(2))).await;
+            assert!(read.is_err(), "{name} has the block");
+        }
+        pool.sync().await.unwrap();
+        let of = view(&pool).await;
+        let errors = of.logged_errors().await.unwrap();
+        let mut heads = BTreeSet::new();
+        for error in &errors {
+            heads.insert(of.dsl().dataset_name(ObjectId(error.objset.0)).await.unwrap());
+            let mut names = BTreeSet::new();
+            for object in of.affected(error).await {
+                assert!(names.insert(of.dsl().dataset_name(object).await.unwrap()), "each once");
+            }
+            let wanted = ["written/a", "written/a@s", "written/k@t", "written/l"].map(str::to_owned);
+            assert_eq!(names, BTreeSet::from(wanted), "{error:?}");
+        }
+        assert_eq!(heads, BTreeSet::from(["written/a", "written/k", "written/l"].map(str::to_owned)));
+        drop(of);
+        made.mend((1, 2));
+        assert_eq!(pool.check_errors_again().await.unwrap(), 0);
+        pool.export().await.unwrap();
+    });
+}
+
+/// As OpenZFS's daemon has it: what a scrub finds is counted and written again, and condemns no device, however much it is. (What readers find does.)
+#[test]
+fn a_scrub_condemns_no_device_for_what_it_repairs() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let (made, pool) = Spoilt::with(&handle, machine, &[(TopKind::Mirror, 2)]).await;
+        for place in made.places.iter().flatten() {
+            made.machine.disks[1].poke(*place, &[0x5a; BLOCK_BYTES as usize]);
+        }
+        attend(&pool);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let scan = ended(&handle, &pool).await;
+        handle.sleep(Duration::from_secs(10)).await;
+        let status = pool.tree().unwrap().status();
+        let leaf = status.leaves().into_iter().find(|leaf| leaf.name == "/disk1").unwrap();
+        let spoilt = HEADS.len() as u64 * BLOCKS;
+        assert_eq!((scan.error_count, leaf.errors.checksum, leaf.state), (0, spoilt, VdevState::Online));
+        assert_eq!(scan.processed_bytes, spoilt * BLOCK_BYTES);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A copy that could not be written again since devices were being changed is come back to, and its error stays in the log until then.
+#[test]
+fn a_scrub_of_errors_comes_back_to_what_it_could_not_write() {
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::with(&handle, machine, &[(TopKind::Mirror, 2)]).await;
+        let at = (1, 2);
+        let other = made.machine.disks[1].clone();
+        other.poke(made.places[at.0][at.1 as usize], &[0x5a; BLOCK_BYTES as usize]);
+        made.spoil(at);
+        made.read(&view(&pool).await).await;
+        pool.sync().await.unwrap();
+        let logged = made.logged(&pool).await;
+        assert_eq!(logged, made.all_spoilt());
+        made.mend(at);
+        attend(&pool);
+        let changed = pool.tree().unwrap().pause_mends().await;
+        pool.scrub_errors().await.unwrap();
+        handle.sleep(Duration::from_secs(20)).await;
+        pool.sync().await.unwrap();
+        let scrub = pool.error_scrub().await.unwrap().unwrap();
+        assert_eq!((scrub.state, scrub.error_count), (ScanState::ERROR_SCRUBBING, 0));
+        assert_eq!(made.logged(&pool).await, logged);
+        drop(changed);
+        assert_eq!(errors_ended(&handle, &pool).await, (1, 0));
+        assert!(made.logged(&pool).await.is_empty());
+        export_whole(&handle, &made.machine, pool, "scrubbed").await;
+        for path in &made.machine.paths {
+            let (_, report) = check(&handle, std::slice::from_ref(path)).await;
+            assert_eq!(report.error_count, 0, "{} alone: {report}", path.display());
+        }
     });
 }
 

@@ -291,7 +291,7 @@ impl<'a> Scanner<'a> {
 
     fn count(&mut self, visited: Visited) {
         // It is visited again, with all since the last report.
-        if visited.scanned.is_refused {
+        if visited.is_refused {
             self.is_lost.store(true, Ordering::Relaxed);
             self.fresh.processed_bytes = self.fresh.processed_bytes.saturating_add(visited.scanned.processed_bytes);
             return;

@@ -98,7 +98,7 @@ impl ScanReads {
         match scrubbed {
             Ok(scrubbed) => {
                 report.processed_bytes = scrubbed.mended.healed_bytes();
-                report.is_refused = scrubbed.is_refused;
+                visited.is_refused = scrubbed.is_refused();
                 if !scrubbed.mended.left.is_empty() && is_moved(view, bp) {
                     report.unmended.absorb(&Dtl::of(0..self.max_txg.0.saturating_add(1)));
                 }

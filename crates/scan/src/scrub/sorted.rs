@@ -181,7 +181,7 @@ impl OfVdev {
             self.seat.reads(self.round, bytes, processed_bytes);
             match read {
                 Ok(visited) => {
-                    is_whole &= !visited.scanned.is_refused;
+                    is_whole &= !visited.is_refused;
                     count(&mut told, visited);
                 }
                 Err(_) => is_whole = false,

@@ -312,7 +312,7 @@ impl Verifier {
 
 impl Sink for Verifier {
     async fn take(&mut self, view: &View, item: &Item, visited: Visited) -> bool {
-        let Visited { error, bad_copies, claims, children, needs, scanned: _ } = visited;
+        let Visited { error, bad_copies, claims, children, needs, scanned: _, is_refused: _ } = visited;
         debug_assert!(children.is_empty(), "the walk has the children");
         if item.is_known && !item.origin.keeps_known {
             // On the way to the cursor: it was taken before. It has become bad since, or an error was found in a part of it and is told of already;

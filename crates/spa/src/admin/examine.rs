@@ -14,7 +14,8 @@
 //!                                its caller is told
 //! miss     from T on             as a device that was not there
 //! ```
-//! Before a device is given away (`offline`, `detach`), the others of its top-level vdev are looked at: they are to have what it has.
+//! Before a device is given away (`offline`, `detach`), the others of its top-level vdev are looked at: they are to have what it has. One that is not
+//! used because of its errors is looked at before it is used again (`clear`): it may have been emptied since.
 //!
 //! **Invariants.** 1. A device is not lost while a txg is only on it. 2. A device that is lost is closed, so that a new one can be made at its
 //! path. 3. Nothing of it is on disk: whoever opens the pool looks for himself.
@@ -23,6 +24,7 @@
 //! label kept and resilvered*: somebody else may have it now.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_taskq::{boxed, join_all};
@@ -32,9 +34,12 @@ use cenote_vdev::leaf::probe;
 use crate::SpaError;
 use crate::pool::Pool;
 use crate::sync::Syncer;
+use crate::sync::devices::forget_diagnosis;
 
 /// Devices looked at, at once.
 const LOOKS_MAX: usize = 32;
+/// A device that has not answered after this long is not judged by its label.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A used device that is not what it was.
 #[derive(Clone, Debug)]
@@ -66,8 +71,11 @@ impl Pool {
         let pool = self.guid();
         let mut found = BTreeMap::new();
         for some in disks.chunks(LOOKS_MAX) {
-            let looks = some.iter().map(|(guid, disk)| async move { (*guid, look(disk, pool, *guid).await) });
-            found.extend(join_all(looks).await.into_iter().filter_map(|(guid, reason)| Some((guid, reason?))));
+            let looks = some.iter().map(|(guid, disk)| async move {
+                let seen = self.handle().timeout(LOOK_PATIENCE, look(disk, pool, *guid)).await;
+                Some((*guid, seen.flatten()?))
+            });
+            found.extend(join_all(looks).await.into_iter().flatten());
         }
         let mut lost = BTreeMap::new();
         for (guid, reason) in found {
@@ -75,6 +83,19 @@ impl Pool {
             lost.insert(guid, Lost { reason, is_kept: !has_left });
         }
         Ok(lost)
+    }
+}
+
+impl Lost {
+    /// What has become of it, for a person.
+    pub(crate) fn told(&self) -> String {
+        match self.is_kept {
+            true => format!("{}; no other device has all that it had, and it stays in use", self.reason),
+            false => format!(
+                "{}, and it is not used: 'zpool replace' has another device in its place, or a new one there",
+                self.reason
+            ),
+        }
     }
 }
 
@@ -87,6 +108,8 @@ pub(crate) enum Which {
     One(Guid),
     /// The others of its top-level vdev.
     SiblingsOf(Guid),
+    /// This one, or all, if it is not used because of its errors, and may be used again.
+    Condemned(Option<Guid>),
 }
 
 /// Why a device is not what it was, if so.
@@ -113,25 +136,32 @@ impl Syncer {
             Which::All => true,
             Which::One(one) => guid == one,
             Which::SiblingsOf(of) => guid != of && top_of(guid) == top_of(of),
+            Which::Condemned(one) => self.devices.is_condemned(guid) && one.is_none_or(|one| one == guid),
         };
-        let disks = root_vdev.disks.iter().filter(|(guid, _)| is_meant(**guid));
-        disks.map(|(guid, disk)| (*guid, disk.clone())).collect()
+        let condemned = self.devices.found.leaves.iter().filter(|(guid, _)| self.devices.is_condemned(**guid));
+        let disks = root_vdev.disks.iter().chain(condemned.map(|(guid, found)| (guid, &found.disk)));
+        disks.filter(|(guid, _)| is_meant(**guid)).map(|(guid, disk)| (*guid, disk.clone())).collect()
     }
 
     /// Has the pool do without a device that is gone. `false` if it cannot.
     pub(super) async fn enter_lost(&mut self, guid: Guid) -> Result<bool, SpaError> {
         let (_, vdev, _) = self.device(guid).await?;
-        if !self.devices.root_vdev.disks.contains_key(&guid) {
+        let is_condemned = self.devices.is_condemned(guid);
+        if !is_condemned && !self.devices.root_vdev.disks.contains_key(&guid) {
             return Ok(true);
         }
-        if self.is_required(guid) {
+        if !is_condemned && self.is_required(guid) {
             return Ok(false);
         }
         let mut next = self.devices.root_vdev.clone();
+        if is_condemned {
+            forget_diagnosis(&mut next, guid)?;
+        }
         next.lose_leaf(guid)?;
         next.disks.remove(&guid);
         self.change_without(guid, vdev, next).await?;
         self.note_missed(self.txg, 1, [guid]).await?;
+        self.devices.config_changed |= is_condemned;
         assert!(
             !self.devices.root_vdev.disks.contains_key(&guid),
             "a device that is lost is not written (invariant 1)"

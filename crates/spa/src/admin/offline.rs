@@ -38,7 +38,7 @@ use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::{LeafState, VdevState, VdevStatus};
 
-use crate::admin::examine::{Lost, Which};
+use crate::admin::examine::Which;
 use crate::admin::remove::Stopped;
 use crate::find::open_leaf;
 use crate::open::spares_l2cache::AuxKind;
@@ -135,10 +135,10 @@ impl Pool {
             return Ok(Onlined { state: VdevState::Online, missed: Dtl::new(), reason: None });
         }
         let mut lost = self.examine_devices(Which::One(guid)).await?;
-        if let Some(Lost { reason, .. }) = lost.remove(&guid).filter(|lost| lost.is_kept) {
-            let what = format!("{reason}; no other device has all that it had, and it stays in use");
-            return Err(SpaError::refused(Refusal::Busy, what));
+        if let Some(lost) = lost.remove(&guid).filter(|lost| lost.is_kept) {
+            return Err(SpaError::refused(Refusal::Busy, lost.told()));
         }
+        self.pardon(Some(guid)).await?;
         let Plan { ashift, own, is_open, is_out } =
             self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
         let mut found = None;

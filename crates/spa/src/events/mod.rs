@@ -302,7 +302,7 @@ impl Events {
         vdevs.describe(&mut list, vdev, status.unwrap_or_default());
         place.describe(&mut list);
         self.post(list);
-        // A scrub repairs what it finds, and is not to take redundancy away meanwhile.
+        // A scrub repairs what it finds, and is not to take redundancy away meanwhile: as OpenZFS's daemon has it (`zfs_diagnosis.c`).
         let is_judged = vdevs.is_device(vdev) && !(class == Class::Checksum && place.is_of_scrub());
         if let Some((rule, verdict)) = Rule::usual(class).filter(|_| is_judged)
             && let Some(rule) = Rule::with_settings(class, rule, |name| self.setting(&vdevs, vdev, name))

@@ -3,6 +3,7 @@
 //! With any value, dirty data waits in memory, and is written once the pool goes on ([`Pool::resume`]): writes to devices wait by
 //! themselves (`cenote_vdev::tree`). The property is about requests that come meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
@@ -11,6 +12,7 @@ use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
+use crate::admin::examine::Which;
 use crate::admin::remove::Stopped;
 use crate::failmode::FailMode;
 use crate::pool::Pool;
@@ -138,6 +140,10 @@ impl Pool {
         resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
         self.clear_caches(None).await;
+        // One may have been emptied that never failed a request.
+        for lost in self.examine_devices(Which::All).await?.into_values() {
+            self.trouble(lost.told());
+        }
         self.pardon(None).await?;
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.
@@ -154,6 +160,9 @@ impl Pool {
     #[boxed]
     pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
         self.shared.events.forget_errors(leaf);
+        for lost in self.examine_devices(Which::Condemned(leaf)).await?.into_values() {
+            self.trouble(lost.told());
+        }
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
                 let pardoned = syncer.devices.pardon(leaf)?;
@@ -161,10 +170,15 @@ impl Pool {
                 for leaf in &pardoned {
                     syncer.blocks.space.events.of_device("vdev_clear", *leaf);
                 }
-                Ok::<_, SpaError>(!pardoned.is_empty())
+                Ok::<_, SpaError>(pardoned)
             })
         });
-        if pardoned.await? {
+        let pardoned = pardoned.await?;
+        if !pardoned.is_empty() {
+            let absent = self.peek(|syncer| syncer.absent()).await?;
+            for closed in pardoned.into_iter().filter(|leaf| absent.contains(leaf)) {
+                self.online_device(closed, Vec::new()).await?;
+            }
             self.sync().await?;
             self.finish_replacing().await?;
         }
@@ -195,6 +209,12 @@ impl Pool {
     #[must_use]
     pub fn devices(&self) -> Option<VdevStatus> {
         self.shared.tree.upgrade().map(|tree| tree.status())
+    }
+
+    /// Devices that have gone while they are open; none once it is closed.
+    #[must_use]
+    pub fn gone_devices(&self) -> BTreeSet<Guid> {
+        self.shared.tree.upgrade().map(|tree| tree.gone()).unwrap_or_default()
     }
 
     /// Whether it was given up.

@@ -36,6 +36,11 @@ fn undiagnosed(list: &mut NvList) {
     }
 }
 
+/// The same of a leaf of these vdevs.
+pub(crate) fn forget_diagnosis(root_vdev: &mut RootVdev, leaf: Guid) -> Result<(), VdevError> {
+    root_vdev.change_vdev(leaf, &mut undiagnosed)
+}
+
 /// The devices of a pool.
 pub(crate) struct Devices {
     /// The vdevs as labels and configuration describe them.
@@ -164,6 +169,13 @@ impl Devices {
         found
     }
 
+    /// True for a leaf that is not used any more because of its errors. Its device is open, and its labels may have gone meanwhile.
+    pub(crate) fn is_condemned(&self, leaf: Guid) -> bool {
+        !self.root_vdev.disks.contains_key(&leaf)
+            && self.found.leaves.contains_key(&leaf)
+            && self.root_vdev.is_recorded(leaf, AUX_STATE, EXCEEDED)
+    }
+
     /// Has condemned leaves used again: this one, or all. Which. A spare that stands for one goes when it has everything.
     pub(crate) fn pardon(&mut self, leaf: Option<Guid>) -> Result<Vec<Guid>, VdevError> {
         let mut pardoned = Vec::new();
@@ -176,10 +188,14 @@ impl Devices {
             }
             self.root_vdev.change_vdev(guid, &mut undiagnosed)?;
             self.root_vdev.unspare(guid)?;
-            if let Some(found) = self.found.leaves.get(&guid) {
-                self.root_vdev.disks.insert(guid, found.disk.clone());
-            }
             self.tree.set_leaf_state(guid, LeafState::Online);
+            let is_open = self.tree.leaf_states().contains(&(guid, LeafState::Online));
+            if let Some(found) = self.found.leaves.get(&guid).filter(|_| is_open) {
+                self.root_vdev.disks.insert(guid, found.disk.clone());
+            } else {
+                // It was closed when the pool got other vdevs, and is opened anew.
+                self.found.leaves.remove(&guid);
+            }
             self.config_changed = true;
             pardoned.push(guid);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_format::ids::Guid;
-use cenote_spa::{Event, Pool, PropertyValue, TopKind};
+use cenote_spa::{AttachOptions, Event, NewDevice, Pool, PropertyValue, TopKind};
 use cenote_taskq::sim::disk::{Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Runtime};
 use cenote_vdev::tree::LeafState;
@@ -121,6 +121,62 @@ fn a_fault_that_was_diagnosed_ends_with_the_import_and_what_was_missed_is_known(
         pool.export().await.unwrap();
         let (_, report) = check(handle, &machine.paths).await;
         assert_whole(&report, "imported");
+    });
+}
+
+/// Found by an outsider: a device that was given up and emptied was used again by `clear`, as one that lacks a few txgs, and could not be
+/// replaced in place, since it was still open.
+#[test]
+fn a_faulted_device_is_looked_at_before_it_is_used_again() {
+    for (seed, is_emptied) in [(10, true), (11, false)] {
+        for verb in 0..3 {
+            run(seed, async |handle, machine| {
+                let pool = live(handle, machine, MIRROR, small()).await;
+                fail(&machine.disks[1], &[RequestKind::Write]);
+                change_until(handle, &pool, 1, LeafState::Faulted).await;
+                machine.disks[1].clear_faults();
+                if is_emptied {
+                    machine.disks[1].restore(&Default::default());
+                }
+                let guid = leaf(&pool, 1).0;
+                match verb {
+                    0 => pool.pardon(None).await.unwrap(),
+                    1 => pool.resume().await.unwrap(),
+                    _ => drop(pool.online_device(guid, Vec::new()).await.unwrap()),
+                }
+                let wanted = if is_emptied { LeafState::Unavailable } else { LeafState::Online };
+                assert_eq!(leaf(&pool, 1).1, wanted, "verb {verb}");
+                if is_emptied {
+                    // It is closed, so that a new disk can be taken at its path.
+                    let options = AttachOptions {
+                        old: guid,
+                        new: NewDevice::Disk(cenote_sim::disk(handle, &machine.paths[1]).await.unwrap()),
+                        is_replacing: true,
+                        is_sequential: false,
+                        ashift: None,
+                        seed: None,
+                    };
+                    pool.attach_device(options).await.unwrap();
+                }
+                change(&pool, 90).await;
+                pool.sync().await.unwrap();
+                pool.export().await.unwrap();
+            });
+        }
+    }
+}
+
+/// The same of one that never failed a request, since what was written to it went to an empty device.
+#[test]
+fn clear_looks_at_devices_that_are_used() {
+    run(12, async |handle, machine| {
+        let pool = live(handle, machine, MIRROR, small()).await;
+        change(&pool, 1).await;
+        pool.sync().await.unwrap();
+        machine.disks[1].restore(&Default::default());
+        pool.resume().await.unwrap();
+        assert_eq!((leaf(&pool, 0).1, leaf(&pool, 1).1), (LeafState::Online, LeafState::Unavailable));
+        pool.export().await.unwrap();
     });
 }
 

@@ -132,6 +132,18 @@ impl VdevTree {
         self.topology().status_for(false)
     }
 
+    /// Leaves whose devices have gone while they are open: they may take what is written to them, and nobody finds it again. Devices are
+    /// not asked, so this can be called whatever state they are in.
+    #[must_use]
+    pub fn gone(&self) -> BTreeSet<Guid> {
+        let topology = self.topology();
+        let is_gone = |node: &&Node| match &node.kind {
+            Kind::Leaf(leaf) => leaf.disk.as_ref().is_some_and(|disk| disk.device().check_present().is_err()),
+            _ => false,
+        };
+        topology.nodes.iter().filter(is_gone).map(|node| node.guid).collect()
+    }
+
     /// The same for a reader: a leaf whose device has too large sectors counts as any other.
     #[must_use]
     pub fn status_for_reading(&self) -> VdevStatus {

@@ -78,7 +78,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
             let (dmu, newest) = match open(&context, &mut report, &args.pool).await {
                 Ok(pool) => (pool.dmu().clone(), pool.txg()),
                 Err(error) => {
-                    report.problem(format_args!("{error:#}; going by the labels alone"));
+                    report.problem(format_args!("{}; going by the labels alone", causes(&error)));
                     let found = context.devices_of(&args.pool).await?;
                     let newest = found.newest().map(|leaf| leaf.txg).unwrap_or_default();
                     (dmu_of_labels(context.handle(), &found, context.import_options().cache_bytes)?, newest)

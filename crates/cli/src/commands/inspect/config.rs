@@ -23,7 +23,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         Err(error) => {
             let found = context.devices_of(&args.source).await?;
-            report.problem(format_args!("{error:#}"));
+            report.problem(causes(&error));
             if let Some(leaf) = found.newest() {
                 report.put("source", format!("label of {} at txg {}", leaf.disk.path(), leaf.txg));
                 report.put("config", cenote_inspect::nvlist(&leaf.config));

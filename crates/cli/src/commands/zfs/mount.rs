@@ -105,7 +105,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for item in &items {
         match candidate(item).await {
             Ok(candidate) => points.add(&candidate).await?,
-            Err(error) => points.failed(&item.name, &format!("{error:#}")),
+            Err(error) => points.failed(&item.name, &causes(&error)),
         }
     }
     let is_good = points.serve(&going, signals, has_failed).await?;

@@ -24,7 +24,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (pools, mut failed) = context.open_pools(&args.pools).await?;
     for pool in &pools {
         if let Err(error) = show(context, &args, pool).await {
-            context.err(format!("{error:#}"));
+            context.err(causes(&error));
             failed = true;
         }
     }

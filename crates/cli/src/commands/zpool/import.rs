@@ -108,7 +108,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 continue;
             }
             if let Err(error) = import_one(&context, &args, pool).await {
-                context.err(format!("{error:#}"));
+                context.err(causes(&error));
                 failed = true;
             }
             continue;

@@ -131,7 +131,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
             Shown::Owned(owned) => {
                 let told = args.told(context, &owned, &mut found);
                 let told = told.unwrap_or_else(|error| {
-                    context.err(crate::outcome::causes(&error));
+                    context.err(causes(&error));
                     failed = true;
                     Told::Shown(String::new())
                 });
@@ -194,7 +194,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
             }
         };
         if let Err(error) = result {
-            context.err(format!("pool '{}': {:#}", pool.name(), anyhow::Error::from(error)));
+            context.err(format!("pool '{}': {}", pool.name(), causes(&error.into())));
             failed = true;
         }
     }

@@ -55,7 +55,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.out(UPGRADE_HEAD)?;
     for name in names {
         if let Err(error) = upgrade(context, &name, args.all).await {
-            context.err(format!("{error:#}"));
+            context.err(causes(&error));
             failed = true;
         }
     }

@@ -1,10 +1,12 @@
 //! The `zpool status` of a server's pool whose devices fail or hang: from the state in memory, since the pool cannot be read.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use cenote_format::ids::Guid;
 use cenote_props::number::nicenum;
 use cenote_spa::Pool;
-use cenote_vdev::tree::VdevStatus;
+use cenote_vdev::tree::{VdevState, VdevStatus};
 use serde_json::{Map, Value, json};
 
 use crate::pools::advice::MESSAGES as SEE;
@@ -60,6 +62,8 @@ fn remarks(vdev: &VdevStatus) -> String {
     let mut text = hang_text(vdev);
     if let Some(coarse) = vdev.coarse {
         let _ = write!(text, "  cannot open: {coarse}");
+    } else if vdev.children.is_empty() && vdev.state == VdevState::Unavailable {
+        text.push_str("  cannot open");
     }
     if vdev.children.is_empty() && !vdev.missed.is_empty() {
         let _ = write!(text, "  missed txgs {}", vdev.missed);
@@ -73,9 +77,41 @@ fn hang_text(vdev: &VdevStatus) -> String {
     format!("{silent}{}", if hang.is_given_up { "  given up" } else { "" })
 }
 
+/// The devices of a pool. Those that have gone count as not there, though nobody could take them out of use yet.
+fn devices(pool: &Pool) -> Option<VdevStatus> {
+    let mut root = pool.devices()?;
+    mark_gone(&mut root, &pool.gone_devices());
+    Some(root)
+}
+
+/// True if the vdev, or one below it, has gone.
+fn mark_gone(vdev: &mut VdevStatus, gone: &BTreeSet<Guid>) -> bool {
+    let is_below = vdev.children.iter_mut().fold(false, |is_below, child| mark_gone(child, gone) || is_below);
+    let has_gone = gone.contains(&vdev.guid) && vdev.state.is_readable();
+    if has_gone {
+        vdev.state = VdevState::Unavailable;
+    } else if is_below && vdev.state.is_readable() {
+        let lost = vdev.children.iter().filter(|child| !child.state.is_readable()).count();
+        let is_too_much = lost > spared(&vdev.name, vdev.children.len());
+        vdev.state = if is_too_much { VdevState::Unavailable } else { VdevState::Degraded };
+    }
+    has_gone || is_below
+}
+
+/// The children that a vdev can do without, by its name: the parity of a raidz or draid, all but one of other vdevs with children, and none of the
+/// pool's.
+fn spared(name: &str, children: usize) -> usize {
+    let parity = |kind| name.strip_prefix(kind).and_then(|rest: &str| rest.get(..1)?.parse().ok());
+    match parity("raidz").or_else(|| parity("draid")) {
+        Some(parity) => parity,
+        None if name == "root" => 0,
+        None => children.saturating_sub(1),
+    }
+}
+
 /// The text for a person. `reason`: the reason of the suspension, if it is suspended.
 pub fn suspended_text(pool: &Pool, reason: Option<&str>) -> String {
-    text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
+    text_of(pool.name(), devices(pool).as_ref(), reason, words(pool))
 }
 
 /// The status, the action and the message of a suspended pool.
@@ -153,7 +189,7 @@ pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
     }
     let mut found = Map::new();
     found.insert("name".into(), json!(pool.name()));
-    let root = pool.devices();
+    let root = devices(pool);
     match reason {
         Some(reason) => {
             found.insert("state".into(), json!("SUSPENDED"));
@@ -180,10 +216,10 @@ pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
 mod tests {
     use std::time::Duration;
 
-    use cenote_format::ids::{Guid, VdevId};
+    use cenote_format::ids::VdevId;
     use cenote_vdev::dtl::Dtl;
     use cenote_vdev::fault::ErrorTotals;
-    use cenote_vdev::tree::{HangStatus, VdevState};
+    use cenote_vdev::tree::HangStatus;
 
     use super::*;
 
@@ -217,6 +253,36 @@ mod tests {
         let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
         assert!(at("/images/d0 ") < at("\tlogs\t\n") && at("\tlogs\t\n") < at("  ata-X "), "{text}");
+    }
+
+    /// Found by an outsider: a deleted device of a suspended pool was shown as ONLINE.
+    #[test]
+    fn a_device_that_has_gone_is_shown_as_not_there() {
+        let mut gone = vdev("/images/d0", VdevState::Online, None, Vec::new());
+        gone.guid = Guid(7);
+        let there = vdev("/images/d1", VdevState::Online, None, Vec::new());
+        let of = |name: &str, children: &[&VdevStatus]| {
+            let children = children.iter().map(|child| (*child).clone()).collect();
+            let mut root = vdev("root", VdevState::Online, None, vec![vdev(name, VdevState::Online, None, children)]);
+            assert!(mark_gone(&mut root, &[Guid(7)].into()));
+            root
+        };
+        for (name, children, state) in [
+            ("mirror-0", &[&gone, &there][..], VdevState::Degraded),
+            ("mirror-0", &[&gone, &gone], VdevState::Unavailable),
+            ("raidz2-0", &[&gone, &there, &gone, &there], VdevState::Degraded),
+            ("raidz1-0", &[&gone, &there, &gone, &there], VdevState::Unavailable),
+            ("draid1:2d:4c:0s-0", &[&there, &gone, &there, &there], VdevState::Degraded),
+        ] {
+            let root = of(name, children);
+            assert_eq!((root.children[0].state, root.state), (state, state), "{name}");
+        }
+        let root = of("mirror-0", &[&gone, &there]);
+        let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
+        let row =
+            |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} in {text}"));
+        assert!(row("d0").contains("UNAVAIL") && row("d0").ends_with("cannot open"), "{text}");
+        assert!(row("d1").contains("ONLINE") && row("d1").ends_with("    0"), "{text}");
     }
 
     #[test]

@@ -102,8 +102,6 @@ pub struct ScanReport {
     pub unrepaired: BTreeMap<Guid, Dtl>,
     /// The txgs of blocks of which something is bad and nothing was written: their place was not kept, or their vdev cannot be repaired now.
     pub unmended: Dtl,
-    /// A block could not be written again since devices were being changed, or the pool is suspended: it is to be visited again.
-    pub is_refused: bool,
 }
 
 impl ScanReport {
@@ -117,7 +115,6 @@ impl ScanReport {
             self.unrepaired.entry(guid).or_default().absorb(&txgs);
         }
         self.unmended.absorb(&later.unmended);
-        self.is_refused |= later.is_refused;
     }
 }
 
@@ -260,7 +257,6 @@ impl ScanSeat {
         if seat.task.as_ref().is_none_or(|task| task.round != round) {
             return;
         }
-        assert!(!report.is_refused, "blocks that are to be visited again are not reported");
         let (before, reached) = seat.report.take().unzip();
         assert!(seat.told_bytes <= seat.unreported.read_bytes, "reports are of ever more bytes");
         assert!(!matches!(reached, Some(Reached::End)), "nothing comes after the end");
