@@ -78,7 +78,8 @@ impl Rig {
         let handle = self.runtime.handle();
         let open = |id: usize| {
             let path = PathBuf::from(format!("/disk{}", 10 + id));
-            let device = self.runtime.block_on(handle.open(&path, OpenOptions::default())).unwrap();
+            let options = OpenOptions { write: true, ..OpenOptions::default() };
+            let device = self.runtime.block_on(handle.open(&path, options)).unwrap();
             (Guid(10 + id as u64), Disk::whole(device))
         };
         let disks: Vec<_> = (0..self.disks.len()).map(open).collect();
