@@ -23,7 +23,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 200_000.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 204_000.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = until(9_000.0, 10_700.0);
 /// Public items of the product for each 1,000 lines of its code, at most.

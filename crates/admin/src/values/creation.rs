@@ -7,7 +7,7 @@ use cenote_props::{Property, Types, find};
 use cenote_spa::PropertyValue;
 use cenote_spa::features::{FEATURES, by_name};
 
-use super::{ValueError, When, dataset_setting, invalid, new_pool_setting};
+use super::{ValueError, When, dataset_setting, invalid, new_pool_setting, parse_ashift};
 use crate::AdminError;
 use crate::compatibility::{ReadList, allowed};
 
@@ -95,18 +95,6 @@ fn of_new_pool(name: &str, error: ValueError) -> ValueError {
             ValueError::Unknown(format!("property '{name}' is not a valid pool or vdev property"))
         }
         error => error,
-    }
-}
-
-/// The value of `-o ashift=`; `None`: as the devices ask for.
-pub fn parse_ashift(value: &str) -> Result<Option<u32>, ValueError> {
-    match value.parse() {
-        Ok(0) => Ok(None),
-        Ok(ashift @ 9..=16) => Ok(Some(ashift)),
-        Ok(ashift) => {
-            Err(invalid(format!("invalid 'ashift={ashift}' property: only values between 9 and 16 are allowed.")))
-        }
-        Err(_) => Err(invalid("ashift must be a number.")),
     }
 }
 

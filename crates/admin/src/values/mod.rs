@@ -16,8 +16,8 @@ use crate::AUTO;
 
 pub use cenote_dsl::name::{check_new_dataset, check_new_pool, check_new_snapshot, pool_of};
 pub use cenote_props::{Types, WrongUse};
-pub use creation::{PoolSettings, parse_ashift, root_setting, stored_only};
-pub use pool::{check_first, new_pool_setting};
+pub use creation::{PoolSettings, root_setting, stored_only};
+pub use pool::{check_first, new_pool_setting, parse_ashift};
 pub(crate) use pool::{pool_setting, vdev_setting};
 pub use size::parse_size;
 

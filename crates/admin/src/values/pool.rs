@@ -4,7 +4,7 @@ use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
 use cenote_spa::PropertyValue;
 
-use super::{ValueError, check_user_property, kept, parse_ashift, setting};
+use super::{ValueError, check_user_property, invalid, kept, setting};
 
 type Result<T> = std::result::Result<T, ValueError>;
 
@@ -56,6 +56,18 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
         return Ok(("comment".to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
     }
     Ok((property.name.to_owned(), Some(kept(property, value)?)))
+}
+
+/// The value of `-o ashift=`; `None`: as the devices ask for.
+pub fn parse_ashift(value: &str) -> Result<Option<u32>> {
+    match value.parse() {
+        Ok(0) => Ok(None),
+        Ok(ashift @ 9..=16) => Ok(Some(ashift)),
+        Ok(ashift) => {
+            Err(invalid(format!("invalid 'ashift={ashift}' property: only values between 9 and 16 are allowed.")))
+        }
+        Err(_) => Err(invalid("ashift must be a number.")),
+    }
 }
 
 /// The property and value of `zpool set PROPERTY=VALUE POOL VDEV`; no value where it takes the property away.

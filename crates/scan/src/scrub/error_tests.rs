@@ -310,7 +310,7 @@ fn an_error_is_named_in_clones_too() {
         clone_dataset(&pool, "written/a@s", "written/k", Vec::new()).await.unwrap();
         snapshot("written/k@t").await;
         clone_dataset(&pool, "written/k@t", "written/l", Vec::new()).await.unwrap();
-        // What has its own block is not affected, nor a clone of its snapshot.
+        // A dataset with a block of its own is not affected, nor a clone of its snapshot.
         write("written/k", 2).await;
         snapshot("written/k@u").await;
         clone_dataset(&pool, "written/k@u", "written/m", Vec::new()).await.unwrap();

@@ -419,6 +419,7 @@ impl Syncer {
         }
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
+        assert!(self.devices.root_vdev.vdev(guid).is_some(), "a device that is attached has its place");
         self.blocks.space.events.set_vdevs(&self.devices);
         self.blocks.space.events.of_device("vdev_attach", guid);
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);
@@ -475,6 +476,7 @@ impl Syncer {
             remove_listed(&self.mos.objset, &self.mos.directory, txg, AuxKind::Spare, spare).await?;
         }
         self.free_objects(txg, vec![leaf.dtl], vec![leaf.leaf_zap], None).await?;
+        assert!(self.devices.root_vdev.vdev(guid).is_none(), "a device that is detached has no place any more");
         self.record_event("detach", &format!("vdev={}", leaf.display_name()), None).await?;
         self.vdevs_changed().await?;
         Ok(Detached { txg, leaf: label })

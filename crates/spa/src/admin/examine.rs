@@ -87,7 +87,7 @@ impl Pool {
 }
 
 impl Lost {
-    /// What has become of it, for a person.
+    /// Its fate, for a person.
     pub(crate) fn told(&self) -> String {
         match self.is_kept {
             true => format!("{}; no other device has all that it had, and it stays in use", self.reason),
@@ -141,6 +141,20 @@ impl Syncer {
         let condemned = self.devices.found.leaves.iter().filter(|(guid, _)| self.devices.is_condemned(**guid));
         let disks = root_vdev.disks.iter().chain(condemned.map(|(guid, found)| (guid, &found.disk)));
         disks.filter(|(guid, _)| is_meant(**guid)).map(|(guid, disk)| (*guid, disk.clone())).collect()
+    }
+
+    /// A device that fails its requests since it is not there any more has not failed: the pool does without it until it is back. The reason, for a
+    /// person; none where it is there, or others lack what it has.
+    ///
+    /// # Errors
+    /// The pool has failed.
+    pub(crate) async fn lose_if_gone(&mut self, guid: Guid) -> Result<Option<String>, SpaError> {
+        let Some(disk) = self.devices.root_vdev.disks.get(&guid).cloned() else { return Ok(None) };
+        if disk.device().check_present().is_ok() || !self.enter_lost(guid).await? {
+            return Ok(None);
+        }
+        assert!(self.absent().contains(&guid), "a device that is gone is wanted still");
+        Ok(Some(format!("device {} is gone; it is used again once it is back, under any path", disk.path())))
     }
 
     /// Has the pool do without a device that is gone. `false` if it cannot.

@@ -28,7 +28,7 @@
 //!
 //! **Rejected.** *Keeping the device open*: a disk that was pulled and put back is another one to the kernel.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -346,6 +346,20 @@ impl Syncer {
         let leaves = self.devices.root_vdev.config.leaves().into_iter();
         let absent = leaves.filter(|leaf| lost.contains(&leaf.guid) && !leaf.state.offline && !leaf.state.faulted);
         absent.map(|leaf| leaf.guid).collect()
+    }
+
+    /// Devices that are wanted and not there, with the first txg that each lacks since it went.
+    pub(super) fn gone_since(&self) -> BTreeMap<Guid, Txg> {
+        let missed = &self.devices.root_vdev.missed;
+        let since = |guid: &Guid| {
+            missed.get(guid).and_then(|missed| missed.ranges().last()).map_or(self.txg, |range| Txg(range.start))
+        };
+        let gone: BTreeMap<Guid, Txg> = self.absent().into_iter().map(|guid| (guid, since(&guid))).collect();
+        assert!(
+            gone.keys().all(|guid| !self.devices.root_vdev.disks.contains_key(guid)),
+            "a device that is not there is not written"
+        );
+        gone
     }
 
     async fn enter_online(

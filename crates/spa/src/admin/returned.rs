@@ -7,16 +7,13 @@
 //! 2. A device is taken if it is as new as the pool left it. An older copy of it, such as somebody's backup, would be overwritten: a person may give it
 //! by `zpool online`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::boxed;
 
 use crate::SpaError;
 use crate::find::find;
 use crate::pool::Pool;
-use crate::sync::Syncer;
 
 impl Pool {
     /// Takes back devices that the pool wants and does not have, if they are at one of these paths. Their paths; they lack what they have missed, and
@@ -44,29 +41,5 @@ impl Pool {
         }
         assert!(taken.len() <= found.leaves.len(), "each is a device that was found");
         Ok(taken)
-    }
-}
-
-impl Syncer {
-    /// A device that fails its requests since it is not there any more has not failed: the pool does without it until it is back. The reason, for a
-    /// person; none where it is there, or others lack what it has.
-    ///
-    /// # Errors
-    /// The pool has failed.
-    pub(crate) async fn lose_if_gone(&mut self, guid: Guid) -> Result<Option<String>, SpaError> {
-        let Some(disk) = self.devices.root_vdev.disks.get(&guid).cloned() else { return Ok(None) };
-        if disk.device().check_present().is_ok() || !self.enter_lost(guid).await? {
-            return Ok(None);
-        }
-        Ok(Some(format!("device {} is gone; it is used again once it is back, under any path", disk.path())))
-    }
-
-    /// Devices that are wanted and not there, with the first txg that each lacks since it went.
-    fn gone_since(&self) -> BTreeMap<Guid, Txg> {
-        let missed = &self.devices.root_vdev.missed;
-        let since = |guid: &Guid| {
-            missed.get(guid).and_then(|missed| missed.ranges().last()).map_or(self.txg, |range| Txg(range.start))
-        };
-        self.absent().into_iter().map(|guid| (guid, since(&guid))).collect()
     }
 }

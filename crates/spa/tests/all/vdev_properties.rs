@@ -20,7 +20,7 @@ async fn set(pool: &Pool, vdev: Guid, name: &str, value: Option<&PropertyValue>)
     pool.set_vdev_property(vdev, name, value).await
 }
 
-/// What is allocated on a top-level vdev, by the space maps of the last txg, and what datasets may use of the pool.
+/// The ranges that are allocated on a top-level vdev, by the space maps of the last txg, and what datasets may use of the pool.
 async fn placed(pool: &Pool, at: usize) -> (Vec<std::ops::Range<u64>>, u64) {
     for _ in 0..3 {
         pool.sync().await.unwrap();

@@ -23,8 +23,6 @@
 //!
 //! Nothing of this is on disk but `autosit`. It is on unless it is set to off; OpenZFS has it off unless it is set to on.
 
-use std::time::Duration;
-
 use cenote_format::ids::Guid;
 use cenote_taskq::Instant;
 use thiserror::Error;
@@ -39,15 +37,6 @@ use crate::iostat::IoStats;
 const COMPARISONS: u32 = 3;
 /// Children whose answers say what is usual.
 const CHILDREN_MIN: usize = 3;
-
-/// When and for how long a slow child of a parity stripe is left out.
-#[derive(Debug)]
-pub(super) struct SitOut {
-    /// Zero: nothing sits out.
-    pub(super) duration: Duration,
-    pub(super) interval_ns: u64,
-    pub(super) times: u64,
-}
 
 /// A vdev that cannot sit out, or have its children do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -68,7 +68,6 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
-use super::sit_out::SitOut;
 use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, gate, mend};
 use crate::dtl::Dtl;
 use crate::error::VdevError;
@@ -93,6 +92,15 @@ impl Root {
     pub(super) fn set_guid(&self, guid: Guid) {
         self.guid.store(guid.0, Ordering::Relaxed);
     }
+}
+
+/// When and for how long a slow child of a parity stripe is left out.
+#[derive(Debug)]
+pub(super) struct SitOut {
+    /// Zero: nothing sits out.
+    pub(super) duration: Duration,
+    pub(super) interval_ns: u64,
+    pub(super) times: u64,
 }
 
 /// The part of an open pool's vdevs that no change of the topology concerns.
