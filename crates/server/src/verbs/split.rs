@@ -45,7 +45,8 @@ impl Splitting {
     async fn checked(&self, session: &Session) -> Result<(SplitRequest, Vec<Option<VdevConfig>>)> {
         let (devices, is_all) = find_devices(session, "split", &self.pool, &self.folder, &self.devices).await?;
         if !is_all {
-            return Err(self.refused("Device list must include devices of the pool alone"));
+            return Err(self
+                .refused("Device list must include at most one disk from each mirror, and devices of the pool alone"));
         }
         if CacheFile::of_user()?.pools()?.contains_key(&self.new_name) {
             return Err(self.refused("pool already exists"));
