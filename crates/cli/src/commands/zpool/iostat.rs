@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use cenote_listing::{IoTable, NamedVdev, Names, VdevIo};
 use cenote_server::protocol;
 use serde_json::{Value, json};
@@ -149,15 +149,21 @@ impl Args {
             Some(first) if is_pool(first) => words.split_at(1),
             _ => (&[][..], &words[..]),
         };
+        let no_server = |word: &str| {
+            anyhow!(
+                "no server has the pool '{word}': requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run; \
+                 'zpool list -v {word}' shows its space"
+            )
+        };
+        if let (true, Some(word)) = (servers.is_empty(), words.first()) {
+            return Err(no_server(word));
+        }
         let counted = self.asked(context, servers, pools)?;
         let mut only = Vec::new();
         for word in vdevs {
             let found = counted.iter().find_map(|(pool, _)| pool.named(word));
             match pools.first() {
-                None if found.is_none() => bail!(
-                    "no server has the pool '{word}': requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run; \
-                     'zpool list -v {word}' shows its space"
-                ),
+                None if found.is_none() => return Err(no_server(word)),
                 Some(pool) if found.is_none() => {
                     bail!("'{word}' is no vdev of '{pool}', and no pool that a server has")
                 }
