@@ -56,11 +56,9 @@ impl QueueClass {
 /// Bytes of bulk that a solid-state device has at once, but for one request more: four times what keeps the fastest busy (7 GB/s for 70 us), since
 /// the next comes when one of 1 MiB is done.
 const SOLID_BULK_BYTES: u64 = 2 << 20;
-/// Bytes that a solid-state device has at once, beyond which writes of txgs get no more than their minimum while others wait: 1 ms on the interface of a
-/// SATA disk, and 512 MB/s where each takes 1 ms.
-const SOLID_SHARED_WRITE_BYTES: u64 = 512 << 10;
-/// Their minimum there is so many times that of a device with a head: as many pieces as come to these bytes.
-const SOLID_SHARED_WRITE_TIMES: u64 = 4;
+/// Bytes that a solid-state device has at once, beyond which writes of txgs get no more than their minimum while others wait: 0.24 ms on the interface of a
+/// SATA disk, and 128 MB/s where each takes 1 ms.
+const SOLID_SHARED_WRITE_BYTES: u64 = 128 << 10;
 /// A solid-state device is quiet after so many times more requests than its limits are larger: in pieces of 16 KiB, 5 MiB. A mirror has its readers go
 /// to the leg that is less busy, so the busy one sees few of them.
 const SOLID_QUIET_TIMES: u64 = 4;
@@ -99,11 +97,7 @@ impl Limits {
     pub(crate) fn new(tunables: &Tunables, rotational: bool) -> Self {
         let times = if rotational { 1 } else { tunables.zfs_vdev_solid_active_times };
         // So many that nobody waits for, a reader can wait behind on any device.
-        let min_times = |class: QueueClass| match class {
-            _ if !class.is_patient(rotational) => times,
-            _ if class.is_bulk() => 1,
-            _ => SOLID_SHARED_WRITE_TIMES,
-        };
+        let min_times = |class: QueueClass| if class.is_patient(rotational) { 1 } else { times };
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let min = QueueClass::ALL.map(|class| small(class.active(tunables).0.saturating_mul(min_times(class))));
         let max = QueueClass::ALL.map(|class| small(class.active(tunables).1.saturating_mul(times)));

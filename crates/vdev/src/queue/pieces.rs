@@ -6,7 +6,7 @@
 //! SATA disk 0.24 ms there, sixteen of them 4 ms, and 48 MB of a txg 90 ms. A reader of 16 KiB, who waits 0.12 ms on an idle device, waits behind them.
 //!
 //! **Shape.** *Patient* are bulk and the writes of txgs. While the device has other requests, or had some lately (it is not quiet), it has one bulk request, which
-//! goes to it in pieces of [`BULK_PIECE_BYTES`], and so many writes of txgs as come to 512 KiB, in pieces of [`WRITE_PIECE_BYTES`]; each piece after the
+//! goes to it in pieces of [`BULK_PIECE_BYTES`], and so many writes of txgs as come to 128 KiB, in pieces of [`WRITE_PIECE_BYTES`]; each piece after the
 //! answer to the one before. So a reader waits behind one piece of bulk and a few writes at most. Before each piece it is looked at anew: when the device has become
 //! quiet, the rest goes in pieces of [`QUIET_PIECE_BYTES`], since somebody may come meanwhile. Pieces are what is counted until it is quiet.
 //!
@@ -15,8 +15,7 @@
 //! **Invariants.** The same bytes are read or written, in their places, upwards. A request that fails in a piece has failed.
 //!
 //! **Rejected.** *A pause between bulk requests*: a reader who comes during one waits as long as without. *Smaller aggregates alone*: a block of 1 MiB is one
-//! request. *Writes of txgs in small pieces too*: a device with a latency of 1 ms would write 128 MB/s beside a reader;
-//! with eight of these pieces it writes 512 MB/s.
+//! request. *Writes of txgs in small pieces too*: a device with a latency of 1 ms would write 32 MB/s beside a reader.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use crate::disk::Disk;
 
 /// Bytes of a piece of bulk: 30 us on the interface of a SATA disk.
 pub(super) const BULK_PIECE_BYTES: usize = 16 << 10;
-/// Bytes of a piece of a txg's write: eight of them are as many as are to be at the device.
+/// Bytes of a piece of a txg's write: two of them are as many as are to be at the device.
 pub(super) const WRITE_PIECE_BYTES: usize = 64 << 10;
 /// Bytes of a piece while nobody else is there.
 pub(super) const QUIET_PIECE_BYTES: usize = 1 << 20;
