@@ -95,10 +95,6 @@ pub(super) fn changes(options: &Options, suite: &mut Suite, raw: &mut Map<String
     let found = bed.run(async move {
         let pool = disks.pool(&MIRRORS, &[], CACHE_BYTES).await?;
         let data = Data::filled(&pool, RECORD_BYTES, data_bytes).await?;
-        // The first fsync of a dataset waits for the txg that has its log's first block, whatever is done to devices.
-        let first = Clients::begin(&data).await?;
-        disks.handle.sleep(Duration::from_millis(200)).await;
-        first.end().await?;
         let mut found = Vec::new();
         for (verb, _) in VERBS {
             let clients = Clients::begin(&data).await?;

@@ -113,14 +113,13 @@ impl Aggregate {
     /// Reads for all of them; the leader's bytes come out. The room is to be kept until then, or until no request waits any more.
     pub(crate) fn read(self, disk: Disk) -> (Room<Arc<LeafQueue>>, Reading) {
         let Self { range: all, own, others, room } = self;
-        let (leaf, class) = (Arc::clone(room.leaf()), room.class());
         let read = Box::pin(async move {
             let buf = Buf::unfilled((own.end - own.start) as usize);
             if others.is_empty() {
-                return leaf.read_as(class, &disk, own.start, buf).await;
+                return disk.read(own.start, buf).await;
             }
             let wide = Buf::unfilled((all.end - all.start) as usize);
-            let (result, wide) = leaf.read_as(class, &disk, all.start, wide).await;
+            let (result, wide) = disk.read(all.start, wide).await;
             if result.is_err() {
                 // Which part of it failed is not known: each finds out alone.
                 drop(others);
@@ -146,9 +145,8 @@ impl Aggregate {
     /// Writes for all of them; `block` is the leader's. One that is to be stable when it is done leads nobody: it has asked to be alone.
     pub(crate) async fn write(self, disk: &Disk, block: Block, is_stable: bool) -> io::Result<()> {
         assert!(self.others.is_empty() || !is_stable, "a write that makes itself stable goes alone");
-        let (leaf, class) = (Arc::clone(self.room.leaf()), self.room.class());
         if self.others.is_empty() {
-            let result = leaf.write_as(class, disk, self.own.start, block, is_stable).await;
+            let result = disk.write_as(self.own.start, block, is_stable).await;
             drop(self.room);
             return result;
         }
@@ -170,7 +168,7 @@ impl Aggregate {
             wide.len(),
             "the memory of an aggregated write is filled by its requests, without a gap"
         );
-        let result = leaf.write_as(class, disk, self.range.start, wide.freeze(), false).await;
+        let result = disk.write(self.range.start, wide.freeze()).await;
         drop(self.room);
         if result.is_err() {
             drop(self.others);

@@ -29,13 +29,6 @@ impl QueueClass {
         matches!(self, Self::Scrub)
     }
 
-    /// Whether nobody waits for it for long, so that others are not to wait behind much of it: bulk, and on solid-state devices, which are given many at once, the
-    /// writes of txgs.
-    #[must_use]
-    pub(super) const fn is_patient(self, rotational: bool) -> bool {
-        self.is_bulk() || (!rotational && matches!(self, Self::AsyncWrite))
-    }
-
     /// How many of it a device with a head is given: at least, where there are others, and at most.
     const fn active(self, tunables: &Tunables) -> (u64, u64) {
         let of = tunables;
@@ -53,16 +46,6 @@ impl QueueClass {
     }
 }
 
-/// Bytes of bulk that a solid-state device has at once, but for one request more: four times what keeps the fastest busy (7 GB/s for 70 us), since
-/// the next comes when one of 1 MiB is done.
-const SOLID_BULK_BYTES: u64 = 2 << 20;
-/// Bytes that a solid-state device has at once, beyond which writes of txgs get no more than their minimum while others wait: 0.24 ms on the interface of a
-/// SATA disk, and 128 MB/s where each takes 1 ms.
-const SOLID_SHARED_WRITE_BYTES: u64 = 128 << 10;
-/// A solid-state device is quiet after so many times more requests than its limits are larger: in pieces of 16 KiB, 5 MiB. A mirror has its readers go
-/// to the leg that is less busy, so the busy one sees few of them.
-const SOLID_QUIET_TIMES: u64 = 4;
-
 /// How many classes there are.
 pub(super) const CLASSES: usize = QueueClass::ALL.len();
 
@@ -75,12 +58,8 @@ pub(crate) struct Limits {
     pub(super) max: [u32; CLASSES],
     /// Of all classes together.
     pub(super) all_max: u32,
-    /// How many requests that nobody waits for are done, while the device has no others, before it is quiet: then these get more than their minimum.
-    pub(super) quiet_after: u32,
-    /// The bytes that it has at once, beyond which bulk gets no more than its minimum.
-    pub(super) bulk_bytes_max: u64,
-    /// The same for writes of txgs, while it is not quiet.
-    pub(super) shared_write_bytes_max: u64,
+    /// How many requests of bulk are done, while the device has no others, before bulk gets more than its minimum.
+    pub(super) bulk_delay: u32,
     /// The most bytes that are asked for at once for several.
     pub(super) aggregation_bytes: u64,
     /// The most bytes between two reads that are read along.
@@ -96,10 +75,8 @@ impl Limits {
     /// For a device, by the `zfs_vdev_…` tunables.
     pub(crate) fn new(tunables: &Tunables, rotational: bool) -> Self {
         let times = if rotational { 1 } else { tunables.zfs_vdev_solid_active_times };
-        // So many that nobody waits for, a reader can wait behind on any device.
-        let min_times = |class: QueueClass| if class.is_patient(rotational) { 1 } else { times };
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let min = QueueClass::ALL.map(|class| small(class.active(tunables).0.saturating_mul(min_times(class))));
+        let min = QueueClass::ALL.map(|class| small(class.active(tunables).0.saturating_mul(times)));
         let max = QueueClass::ALL.map(|class| small(class.active(tunables).1.saturating_mul(times)));
         Self {
             rotational,
@@ -107,11 +84,7 @@ impl Limits {
             // A minimum above the maximum is a maximum.
             max: std::array::from_fn(|index| max[index].max(min[index])),
             all_max: small(tunables.zfs_vdev_max_active),
-            quiet_after: small(
-                tunables.zfs_vdev_nia_delay.saturating_mul(times * if rotational { 1 } else { SOLID_QUIET_TIMES }),
-            ),
-            bulk_bytes_max: if rotational { u64::MAX } else { SOLID_BULK_BYTES },
-            shared_write_bytes_max: if rotational { u64::MAX } else { SOLID_SHARED_WRITE_BYTES },
+            bulk_delay: small(tunables.zfs_vdev_nia_delay),
             aggregation_bytes: match rotational {
                 true => tunables.zfs_vdev_aggregation_limit,
                 false => tunables.zfs_vdev_aggregation_limit_non_rotating,

@@ -31,8 +31,7 @@
 //! 6. Reads of a mirror with such devices wait in a queue of all its children (`shared`), under policy `adaptive`.
 //!
 //! **Bulk.** Scrubs and the like ([`QueueClass::is_bulk`]) get only their minimum while the device has interactive requests, and after that
-//! until `zfs_vdev_nia_delay` bulk requests were done. A solid-state device has one of them then, which goes to it in small pieces, and it has few bytes of txgs' writes
-//! (`pieces` has the theory); of bulk it never has many bytes at once.
+//! until `zfs_vdev_nia_delay` bulk requests were done.
 //!
 //! **The bypass.** A solid-state device does many at once, and its limits are `zfs_vdev_solid_active_times` times those of a device
 //! with a head. So requests there take step 1, unless there are very many. They are counted like all others, here and in
@@ -59,7 +58,6 @@
 mod aggregate;
 mod limits;
 mod order;
-mod pieces;
 mod room;
 mod shared;
 #[cfg(test)]

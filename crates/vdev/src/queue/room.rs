@@ -32,8 +32,8 @@ pub(crate) struct LeafQueue {
     active: [AtomicU32; CLASSES],
     /// How many wait.
     waiting: AtomicU32,
-    /// Patient requests, and pieces of such, that were done since the device last had another.
-    patient_done: AtomicU32,
+    /// Bulk requests that were done since the device last had a request that is not bulk.
+    bulk_done: AtomicU32,
     /// When the last request came. The end of a request uses this time, since it has no clock.
     now_ns: AtomicU64,
     /// Where the latest request that the device was given ends, where that means something.
@@ -55,7 +55,7 @@ impl LeafQueue {
             limits,
             active: Default::default(),
             waiting: AtomicU32::new(0),
-            patient_done: AtomicU32::new(0),
+            bulk_done: AtomicU32::new(0),
             now_ns: AtomicU64::new(0),
             head: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
@@ -92,36 +92,14 @@ impl LeafQueue {
 
     /// How many of a class the device may have now.
     fn max(&self, class: QueueClass) -> u32 {
-        let (limits, index) = (&self.limits, class.index());
-        let has_bytes = |max: u64| self.active_bytes.load(Ordering::SeqCst) >= max;
-        let is_held = match class.is_bulk() {
-            true => has_bytes(limits.bulk_bytes_max) || !self.is_quiet(),
-            false => self.is_patient(class) && has_bytes(limits.shared_write_bytes_max) && !self.is_quiet(),
-        };
-        if is_held { limits.min[index] } else { limits.max[index] }
-    }
-
-    /// Whether requests of this class make room for others.
-    const fn is_patient(&self, class: QueueClass) -> bool {
-        class.is_patient(self.limits.rotational)
-    }
-
-    /// The device has had none but patient requests for a while.
-    fn is_quiet(&self) -> bool {
-        let others = QueueClass::ALL.into_iter().filter(|class| !self.is_patient(*class));
-        others.fold(0, |sum, class| sum + self.active[class.index()].load(Ordering::SeqCst)) == 0
-            && self.patient_done.load(Ordering::SeqCst) >= self.limits.quiet_after
-    }
-
-    /// It is a solid-state device that has requests somebody waits for, or had some lately.
-    pub(super) fn is_shared_with_others(&self) -> bool {
-        !self.limits.rotational && !self.is_quiet()
-    }
-
-    /// A patient request, or a piece of one, is done.
-    pub(super) fn piece_done(&self) {
-        let done = self.patient_done.load(Ordering::Relaxed);
-        self.patient_done.store(done.saturating_add(1), Ordering::SeqCst);
+        let index = class.index();
+        if !class.is_bulk() {
+            return self.limits.max[index];
+        }
+        let others = QueueClass::ALL.into_iter().filter(|class| !class.is_bulk());
+        let is_quiet = others.fold(0, |sum, class| sum + self.active[class.index()].load(Ordering::SeqCst)) == 0
+            && self.bulk_done.load(Ordering::SeqCst) >= self.limits.bulk_delay;
+        if is_quiet { self.limits.max[index] } else { self.limits.min[index] }
     }
 
     /// Counts a request as the device's if nobody waits and there is room.
@@ -129,8 +107,8 @@ impl LeafQueue {
         if self.waiting() != 0 || self.active() >= self.limits.all_max {
             return false;
         }
-        if !self.is_patient(class) && self.patient_done.load(Ordering::Relaxed) != 0 {
-            self.patient_done.store(0, Ordering::SeqCst);
+        if !class.is_bulk() && self.bulk_done.load(Ordering::Relaxed) != 0 {
+            self.bulk_done.store(0, Ordering::SeqCst);
         }
         let active = &self.active[class.index()];
         if active.fetch_add(1, Ordering::SeqCst) < self.max(class) {
@@ -155,8 +133,8 @@ impl LeafQueue {
             self.count_waiting(&order);
             id
         };
-        if !self.is_patient(class) {
-            self.patient_done.store(0, Ordering::SeqCst);
+        if !class.is_bulk() {
+            self.bulk_done.store(0, Ordering::SeqCst);
         }
         self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
         self.give_room();
@@ -300,8 +278,9 @@ impl LeafQueue {
     fn left(&self, class: QueueClass, size_bytes: u64) {
         let active_bytes = self.active_bytes.fetch_sub(size_bytes, Ordering::SeqCst);
         debug_assert!(active_bytes >= size_bytes, "the device had the bytes of what is done (invariant 2)");
-        if self.is_patient(class) {
-            self.piece_done();
+        if class.is_bulk() {
+            let done = self.bulk_done.load(Ordering::Relaxed);
+            self.bulk_done.store(done.saturating_add(1), Ordering::SeqCst);
         }
         let active = self.active[class.index()].fetch_sub(1, Ordering::SeqCst);
         debug_assert!(active > 0, "the device had what is done (invariant 2)");
@@ -332,10 +311,6 @@ impl<Q: Borrow<Arc<LeafQueue>>> Room<Q> {
 impl Room<Arc<LeafQueue>> {
     pub(super) const fn leaf(&self) -> &Arc<LeafQueue> {
         &self.queue
-    }
-
-    pub(super) const fn class(&self) -> QueueClass {
-        self.class
     }
 }
 

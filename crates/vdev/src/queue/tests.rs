@@ -7,11 +7,10 @@ use std::time::Duration;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sim::disk::{Fault, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Either, Join, JoinSet, OpenOptions, Rng, Runtime, race};
+use cenote_taskq::{Class, Either, JoinSet, OpenOptions, Rng, Runtime, race};
 
 use super::aggregate::{Aggregate, Member};
 use super::limits::{CLASSES, Limits, QueueClass};
-use super::pieces::{BULK_PIECE_BYTES, QUIET_PIECE_BYTES, WRITE_PIECE_BYTES};
 use super::{Dequeued, Kind, LeafQueue, SharedQueue};
 use crate::disk::Disk;
 use crate::mirror::{Ask, Load};
@@ -228,101 +227,6 @@ fn what_is_urgent_goes_first_but_of_everything_a_little() {
     let scrubs_before = order[..last_read].iter().filter(|place| **place >= 20).count();
     assert!((1..=4).contains(&scrubs_before), "{order:?}");
     assert_eq!(order.len(), 12);
-}
-
-/// Clients who read 4 KiB, one after the other, beside `others`; the greatest depth of a class that they met, and the sizes of the requests above
-/// 16 MiB that the device was given meanwhile, as far as each client's end: how many.
-fn beside_readers(rig: &Rig, class: QueueClass, others: Vec<Join<()>>) -> (u32, Vec<u64>, Vec<usize>) {
-    const CLIENTS: u64 = 60;
-    let (handle, seen) = (rig.runtime.handle(), watch(rig));
-    let (mut depth, mut reached) = (0, Vec::new());
-    let sizes = |seen: &[(u64, u64)]| -> Vec<u64> {
-        seen.iter().filter(|(at, _)| *at >= 16 << 20).map(|(_, size)| *size).collect()
-    };
-    rig.runtime.block_on(async {
-        for index in 0..CLIENTS {
-            rig.reader().read(QueueClass::SyncRead, index * 8192, 4096).await.unwrap();
-            depth = depth.max(rig.queue.depths()[class.index()].1);
-            reached.push(sizes(&seen.lock()).len());
-            handle.sleep(Duration::from_micros(150)).await;
-        }
-    });
-    let beside = sizes(&seen.lock());
-    rig.runtime.block_on(async {
-        for other in others {
-            other.await.unwrap();
-        }
-    });
-    let all: u64 = sizes(&seen.lock()).iter().sum();
-    assert_eq!(all, 8 << 20, "each byte is asked for once");
-    (depth, beside, reached)
-}
-
-#[test]
-fn beside_a_reader_bulk_goes_in_small_pieces_one_after_the_other_and_goes_on() {
-    let rig = Rig::new(11, Limits::new(&Tunables::default(), false));
-    let content = noise(11, 8 << 20);
-    rig.sim.poke(16 << 20, &content);
-    let content = Arc::new(content);
-    let handle = rig.runtime.handle();
-    let bulk = (0..8_usize).map(|index| {
-        let (asker, content) = (rig.reader(), Arc::clone(&content));
-        handle.spawn(Class::Background, async move {
-            let at = index << 20;
-            let read = asker.read(QueueClass::Scrub, (16 << 20) + at as u64, 1 << 20).await.unwrap();
-            assert!(read[..] == content[at..at + (1 << 20)]);
-        })
-    });
-    let (depth, sizes, reached) = beside_readers(&rig, QueueClass::Scrub, bulk.collect());
-    assert_eq!(depth, 1);
-    assert!(sizes.iter().all(|size| *size <= BULK_PIECE_BYTES as u64), "{sizes:?}");
-    // A piece takes 80 to 120 us, as a client's read does, and then they pause for 150.
-    assert!(reached.windows(10).all(|ten| ten[0] < ten[9]), "{reached:?}");
-    assert_eq!((rig.queue.active(), rig.queue.waiting()), (0, 0));
-}
-
-#[test]
-fn beside_a_reader_a_txg_has_few_bytes_at_the_device_and_goes_on() {
-    let rig = Rig::new(12, Limits::new(&Tunables::default(), false));
-    let handle = rig.runtime.handle();
-    let content = noise(12, 8 << 20);
-    // The reader comes first.
-    rig.runtime.block_on(rig.reader().read(QueueClass::SyncRead, 0, 4096)).unwrap();
-    let writes = (0..16_usize).map(|index| {
-        let (asker, at) = (rig.reader(), index << 19);
-        let block = Block::from(content[at..at + (512 << 10)].to_vec());
-        handle.spawn(Class::Sync, async move { asker.write((16 << 20) + at as u64, block).await.unwrap() })
-    });
-    let (depth, sizes, reached) = beside_readers(&rig, QueueClass::AsyncWrite, writes.collect());
-    assert!(depth <= 2, "{depth}");
-    assert!(sizes.iter().all(|size| *size <= WRITE_PIECE_BYTES as u64), "{sizes:?}");
-    assert!(
-        reached.iter().take_while(|count| **count < 128).collect::<Vec<_>>().windows(10).all(|ten| ten[0] < ten[9])
-    );
-    assert!(rig.sim.peek(16 << 20, 8 << 20) == content);
-    assert_eq!((rig.queue.active(), rig.queue.waiting()), (0, 0));
-}
-
-#[test]
-fn a_device_that_is_quiet_is_given_bulk_in_large_pieces_and_never_much_of_it() {
-    let rig = Rig::new(13, Limits { quiet_after: 0, ..Limits::new(&Tunables::default(), false) });
-    let seen = watch(&rig);
-    let handle = rig.runtime.handle();
-    let bulk = (0..8_u64).map(|index| {
-        let asker = rig.reader();
-        handle.spawn(Class::Background, async move {
-            asker.read(QueueClass::Scrub, index * (4 << 20), 4 << 20).await.unwrap();
-        })
-    });
-    let joins: Vec<_> = bulk.collect();
-    rig.runtime.block_on(async {
-        handle.sleep(Duration::from_micros(10)).await;
-        assert_eq!(rig.queue.depths()[QueueClass::Scrub.index()], (7, 1), "one has more bytes than are to be there");
-        for join in joins {
-            join.await.unwrap();
-        }
-    });
-    assert!(seen.lock().iter().all(|(_, size)| *size == QUIET_PIECE_BYTES as u64));
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Topology {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
         debug_assert!(leaf.holds(extent.address, extent.len), "no read leaves the data area (vdev, invariant 2)");
         let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
-            Some(_room) => queue.read_as(context.class, disk, extent.address, Buf::unfilled(extent.len as usize)).await,
+            Some(_room) => disk.read(extent.address, Buf::unfilled(extent.len as usize)).await,
             // Boxed: a read that finds the device free needs no room for one that waits.
             None => {
                 Box::pin(async {
