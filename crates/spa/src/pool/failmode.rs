@@ -141,8 +141,11 @@ impl Pool {
         tree.clear_errors();
         self.clear_caches(None).await;
         // One may have been emptied that never failed a request.
-        for lost in self.examine_devices(Which::All).await?.into_values() {
-            self.trouble(lost.told());
+        match self.examine_devices(Which::All).await {
+            Ok(lost) => lost.into_values().for_each(|lost| self.trouble(lost.told())),
+            // Its end waits for nothing but its devices.
+            Err(_) if self.is_closing() => {}
+            Err(error) => return Err(error),
         }
         self.pardon(None).await?;
         match self.take_log_devices_back().await {
