@@ -141,18 +141,23 @@ impl Pool {
         tree.clear_errors();
         self.clear_caches(None).await;
         // One may have been emptied that never failed a request.
-        match self.examine_devices(Which::All).await {
-            Ok(lost) => lost.into_values().for_each(|lost| self.trouble(lost.told())),
-            // Its end waits for nothing but its devices.
-            Err(_) if self.is_closing() => {}
-            Err(error) => return Err(error),
-        }
+        self.look_at_devices(Which::All).await?;
         self.pardon(None).await?;
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.
             Err(_) if self.is_closing() => Ok(()),
             taken => taken,
         }
+    }
+
+    /// Looks at devices, and tells of those that are not what they were. The end of a pool waits for its devices alone, not for this.
+    async fn look_at_devices(&self, which: Which) -> Result<(), SpaError> {
+        match self.examine_devices(which).await {
+            Ok(lost) => lost.into_values().for_each(|lost| self.trouble(lost.told())),
+            Err(_) if self.is_closing() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Has devices used again that were condemned because of their errors: this one, or all. What they have missed meanwhile they still
@@ -163,9 +168,7 @@ impl Pool {
     #[boxed]
     pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
         self.shared.events.forget_errors(leaf);
-        for lost in self.examine_devices(Which::Condemned(leaf)).await?.into_values() {
-            self.trouble(lost.told());
-        }
+        self.look_at_devices(Which::Condemned(leaf)).await?;
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
                 let pardoned = syncer.devices.pardon(leaf)?;
