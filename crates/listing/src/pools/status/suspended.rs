@@ -86,7 +86,10 @@ fn devices(pool: &Pool) -> Option<VdevStatus> {
 
 /// True if the vdev, or one below it, has gone.
 fn mark_gone(vdev: &mut VdevStatus, gone: &BTreeSet<Guid>) -> bool {
-    let is_below = vdev.children.iter_mut().fold(false, |is_below, child| mark_gone(child, gone) || is_below);
+    let mut is_below = false;
+    for child in &mut vdev.children {
+        is_below |= mark_gone(child, gone);
+    }
     let has_gone = gone.contains(&vdev.guid) && vdev.state.is_readable();
     if has_gone {
         vdev.state = VdevState::Unavailable;
