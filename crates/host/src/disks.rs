@@ -9,7 +9,7 @@ use crate::HostError;
 use crate::error::At as _;
 
 /// The folders that devices are looked for in when no path is named.
-pub(crate) const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+pub const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
 
 /// Names in `/dev` that are never disks, and of which some do things when they are opened.
 const NO_DISKS: [&str; 12] =

@@ -60,7 +60,7 @@ pub use accounts::Accounts;
 pub use cachefile::{CacheFile, Entry};
 pub use compatibility::feature_list;
 pub use configs::{CacheSetting, ConfigFile, ListedPool};
-pub use disks::{all_device_paths, choose, device_paths, search};
+pub use disks::{DEFAULT_DIRS, all_device_paths, choose, device_paths, search};
 pub use error::HostError;
 pub use folders::make_own_folder;
 pub use holder::Holder;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cenote_host::search;
+use cenote_host::{DEFAULT_DIRS, search};
 use cenote_spa::Pool;
 use cenote_taskq::Instant;
 
@@ -44,11 +44,15 @@ impl Lookout {
         let used = own.iter().filter(|path| !absent.contains(*path)).collect::<BTreeSet<_>>();
         let mut folders: BTreeSet<&Path> = own.iter().chain(&absent).filter_map(|path| path.parent()).collect();
         if own.iter().any(|path| path.starts_with("/dev")) {
-            folders.extend(["/dev/disk/by-id", "/dev"].map(Path::new));
+            folders.extend(DEFAULT_DIRS.map(Path::new));
         }
-        let folders: Vec<PathBuf> = folders.into_iter().filter(|folder| folder.is_dir()).map(Path::to_owned).collect();
+        let mut beside = Vec::new();
+        for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
+            // A folder that cannot be listed hides none of the others.
+            beside.extend(search(pool.handle(), &[folder.to_owned()]).await.unwrap_or_default());
+        }
         let mut looks = Vec::new();
-        for path in search(pool.handle(), &folders).await.unwrap_or_default() {
+        for path in beside {
             let Ok(metadata) = std::fs::metadata(&path) else { continue };
             let node = (metadata.dev(), metadata.ino(), metadata.rdev());
             if used.contains(&path) || self.seen.get(&path).is_some_and(|(seen, _)| *seen == node) {

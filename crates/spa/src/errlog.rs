@@ -190,7 +190,7 @@ impl View {
                     continue;
                 }
                 found.push(snapshot.object);
-                // Where the clones cannot be told, there are none to name.
+                // Clones that cannot be told are not named.
                 for clone in self.dsl().clones(&snapshot).await.unwrap_or_default() {
                     heads.extend(self.dsl().dataset(&clone).await.ok());
                 }

@@ -43,7 +43,7 @@ impl Ailment {
     }
 }
 
-/// Which requests give errors.
+/// The requests that give errors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Errors {
     kinds: &'static [RequestKind],

@@ -20,7 +20,7 @@ const LOOKS_MAX: usize = 2000;
 /// A person asks for another resilver after so many.
 const LOOKS_BEFORE_RESILVER: usize = 50;
 const LOOK: Duration = Duration::from_millis(500);
-/// Where nothing has rotted, one pool of so many is scrubbed before the verdict.
+/// One pool of so many is scrubbed before the verdict, of those in which nothing has rotted.
 const SCRUB_IN: u64 = 6;
 /// One pool of so many is read without as many disks as it can do without; each copy of all of them is read anyway.
 const WITHOUT_IN: u64 = 3;

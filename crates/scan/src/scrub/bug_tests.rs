@@ -59,7 +59,7 @@ const SPARE_TEST: &str = "scrub::bug_tests::a_spare_keeps_what_lay_on_a_device_t
 /// first device is back, and its spare goes.
 #[test]
 fn a_spare_keeps_what_lay_on_a_device_that_was_away_18286() {
-    // Where the second spare lies in the beginning of each disk, and the first one.
+    // The places of both spares in the beginning of each disk, the second one first.
     let draid = Draid::new(12, 2, 4, 2, 1, 8).unwrap();
     let [first, stand_in] = [1, 0].map(|spare| draid.spare_child(spare, 0).unwrap() as usize);
     let others: Vec<usize> = (0..8).filter(|at| *at != first && *at != stand_in).collect();

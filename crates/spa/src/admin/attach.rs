@@ -295,6 +295,7 @@ impl Syncer {
         }
         if is_expansion {
             if is_sequential {
+                // Refused in the words for every raidz: an expansion rebuilds nothing.
                 self.check_rebuild(top, top)?;
             }
             return match place {

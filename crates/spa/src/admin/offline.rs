@@ -193,8 +193,8 @@ impl Pool {
             }
             let tree = self.tree();
             tree.as_ref().and_then(|tree| tree.error_counts(vdev.guid)).inspect(|counts| counts.clear());
-            // None of a raidz or draid sits out anyway.
-            tree.as_ref().map(|tree| tree.set_sit_out(vdev.guid, false).ok());
+            // A vdev that cannot sit out is refused, and does not.
+            let _ = tree.as_ref().map(|tree| tree.set_sit_out(vdev.guid, false));
             let state = tree.as_ref().and_then(|tree| state_of(&tree.status(), vdev.guid));
             let is_used = state.is_some_and(VdevState::is_readable);
             if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline && !is_used {

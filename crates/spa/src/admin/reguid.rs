@@ -24,7 +24,7 @@ impl Syncer {
     pub(crate) async fn enter_guid(&mut self, guid: Guid) -> Result<(), SpaError> {
         self.check_no_checkpoint()?;
         let status = self.devices.tree.status();
-        // Where a vdev was removed there is none to be missing.
+        // A vdev that was removed is not missing.
         let is_whole = |state| matches!(state, VdevState::Online | VdevState::Removed);
         if status.state != VdevState::Online || !status.leaves().iter().all(|leaf| is_whole(leaf.state)) {
             return Err(SpaError::refused(

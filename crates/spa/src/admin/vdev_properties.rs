@@ -24,6 +24,7 @@
 use cenote_dmu::Zap;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::tree::SitOutError;
 
 use super::evacuate::NON_ALLOCATING;
 use crate::admin::dataset::PropertyValue;
@@ -33,11 +34,21 @@ use crate::{Refusal, SpaError};
 
 /// Whether devices of a raidz or draid that are slow sit out.
 pub(super) const AUTOSIT: &str = "autosit";
-/// Paths begin so.
+/// The folder of devices.
 const DEVICES: &str = "/dev/";
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, SpaError> {
     Err(SpaError::refused(Refusal::Invalid, why.into()))
+}
+
+impl From<SitOutError> for SpaError {
+    fn from(error: SitOutError) -> Self {
+        let why = match error {
+            SitOutError::TooMany => Refusal::Busy,
+            SitOutError::NotOfStripe | SitOutError::NoStripe => Refusal::Invalid,
+        };
+        Self::refused(why, error.to_string())
+    }
 }
 
 fn is_on(value: Option<&PropertyValue>) -> bool {
@@ -70,12 +81,10 @@ impl Syncer {
                 return Ok(None);
             }
             AUTOSIT => {
-                let set = self.devices.tree.set_autosit(vdev, is_on(value));
-                set.map_err(|error| SpaError::refused(Refusal::Invalid, error.to_string()))?;
+                self.devices.tree.set_autosit(vdev, is_on(value))?;
             }
             "sit_out" => {
-                let set = self.devices.tree.set_sit_out(vdev, is_on(value));
-                set.map_err(|error| SpaError::refused(Refusal::Busy, error.to_string()))?;
+                self.devices.tree.set_sit_out(vdev, is_on(value))?;
                 return Ok(None);
             }
             _ => {}

@@ -277,6 +277,7 @@ impl Topology {
         match &node.kind {
             Kind::Leaf(leaf) => {
                 let stale = node.missed.contains(context.birth);
+                // Without a check the bytes are wanted as they are.
                 if stale && context.is_past_lacking && check.is_some() {
                     return Err(self.fault(node, extent, FaultKind::Stale).into());
                 }

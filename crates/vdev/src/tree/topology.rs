@@ -94,7 +94,7 @@ impl Root {
     }
 }
 
-/// When and for how long a slow child of a parity stripe is left out.
+/// The rule by which a slow child of a parity stripe is left out.
 #[derive(Debug)]
 pub(super) struct SitOut {
     /// Zero: nothing sits out.

@@ -477,7 +477,7 @@ fn scanned_bytes(scan: &ScanPhys, unreported: Unreported) -> u64 {
     scan.examined_bytes.saturating_add(unreported.gathered_bytes.max(unreported.read_bytes))
 }
 
-/// When a scan was begun or resumed, and the bytes that were visited and read before: they say nothing of how fast it is now.
+/// The time at which a scan was begun or resumed, and the bytes that were visited and read before: they say nothing of how fast it is now.
 fn pass(scan: &ScanPhys, unreported: Unreported) -> (u64, [u64; 2]) {
     match unreported.pass {
         Some(ScanPass { start_s, examined_bytes, skipped_bytes }) => {

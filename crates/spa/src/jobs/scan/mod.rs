@@ -161,7 +161,7 @@ impl ScanOrder {
 /// The part of a scan that its worker does in one go: since the pool was opened, or the scan was begun or resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanPass {
-    /// When it began, seconds since 1970.
+    /// The time at which it began, seconds since 1970.
     pub start_s: u64,
     /// Bytes of blocks that were visited before, all copies.
     pub examined_bytes: u64,
