@@ -14,8 +14,9 @@ use cenote_sim::{MUTANT_VARIABLE, Machine, disk};
 use cenote_spa::{AttachOptions, ImportOptions, NewDevice, Offline, Pool, ScrubSince, TopKind};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Fault, Latency, RequestKind};
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_vdev::layout::draid::Draid;
+use cenote_vdev::tree::LeafState;
 
 use super::tests::{ended, open_again};
 use super::{attend, attend_in_steps};
@@ -356,4 +357,112 @@ fn a_leaf_that_comes_as_a_resilver_ends_has_one_of_its_own() {
         });
     }
     assert!(met > 3, "{met} were attached during a resilver");
+}
+
+/// Found by schedules: a disk that fails its writes is given up while it is resilvered, and a person has it used again in the same txg. The resilver has
+/// passed it over meanwhile, and another one makes up for that.
+#[test]
+fn a_disk_that_is_condemned_and_cleared_within_a_txg_is_resilvered_again() {
+    for (seed, (layout, count)) in (1..).zip([
+        (&[(TopKind::Mirror, 2)][..], 2),
+        (&[(TopKind::Raidz { parity: 1 }, 3)][..], 3),
+        (&[(TopKind::Draid { parity: 1, data: None, spares: 0 }, 4)][..], 4),
+    ]) {
+        let what = format!("condemned and cleared, {layout:?}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(50), ..Latency::default() };
+        let machine = machine_of(&runtime, count, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            attend_in_steps(&pool, 1);
+            change(&pool, seed, 4).await;
+            let failing = leaf(&pool, 1);
+            pool.offline_device(failing, Offline::default()).await.unwrap();
+            change(&pool, seed + 10, 6).await;
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            let state = || {
+                let states = pool.tree().unwrap().leaf_states();
+                states.into_iter().find(|(guid, _)| *guid == failing).unwrap().1
+            };
+            while pool.scan().await.unwrap().is_none_or(|scan| scan.state != ScanState::SCANNING) {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            handle.sleep(Duration::from_millis(500)).await;
+            // No txg ends as long as a client is amid a change.
+            let head = pool.open_head("written").await.unwrap();
+            let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+            machine.disks[1].set_faults(|request, _| match request.kind {
+                RequestKind::Write => Fault::Error(std::io::ErrorKind::Other),
+                _ => Fault::None,
+            });
+            let mut waited = 0;
+            while state() != LeafState::Faulted {
+                handle.sleep(Duration::from_millis(1)).await;
+                waited += 1;
+                assert!(
+                    waited < 60_000,
+                    "{what}: it is not given up: {:?} {:?}",
+                    pool.tree().unwrap().status(),
+                    pool.scan().await
+                );
+            }
+            handle.sleep(Duration::from_millis(500)).await;
+            machine.disks[1].clear_faults();
+            let cleared = handle.spawn(Class::Background, {
+                let pool = pool.clone();
+                async move { pool.clear_device(failing).await.unwrap() }
+            });
+            while state() == LeafState::Faulted {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            drop((tx, head));
+            assert!(cleared.await.is_ok(), "{what}: it is cleared");
+            settle(&handle, &pool, &what).await;
+            pool.scrub(ScrubSince::Ever).await.unwrap();
+            let scan = ended(&handle, &pool).await;
+            assert_eq!((scan.error_count, scan.processed_bytes), (0, 0), "{what}: nothing is left to be repaired");
+            export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
+}
+
+/// A disk refuses some writes of its resilver, and is well again: `online` asks for what it lacks, though the resilver that is under way is of all that.
+#[test]
+fn a_disk_that_refused_writes_of_its_resilver_gets_them_when_it_is_asked_online() {
+    for seed in 1..4 {
+        let what = format!("refused, seed {seed}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(50), ..Latency::default() };
+        let machine = machine_of(&runtime, 2, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+            attend_in_steps(&pool, 1);
+            change(&pool, seed, 4).await;
+            let failing = leaf(&pool, 1);
+            pool.offline_device(failing, Offline::default()).await.unwrap();
+            change(&pool, seed + 10, 6).await;
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            handle.sleep(Duration::from_millis(500)).await;
+            let refused = Arc::new(AtomicU64::new(0));
+            let counted = refused.clone();
+            machine.disks[1].set_faults(move |request, _| match request.kind {
+                RequestKind::Write if counted.fetch_add(1, Ordering::SeqCst) < 4 => {
+                    Fault::Error(std::io::ErrorKind::Other)
+                }
+                _ => Fault::None,
+            });
+            while refused.load(Ordering::SeqCst) < 4 {
+                handle.sleep(Duration::from_millis(10)).await;
+            }
+            machine.disks[1].clear_faults();
+            handle.sleep(Duration::from_millis(100)).await;
+            let scan = pool.scan().await.unwrap();
+            assert!(scan.is_some_and(|scan| scan.state == ScanState::SCANNING), "{what}: it is under way");
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            settle(&handle, &pool, &what).await;
+            export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
 }

@@ -309,6 +309,8 @@ impl Syncer {
             let (phys, is_restart) = (*phys, std::mem::take(&mut self.jobs.scan.is_restart_wanted));
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
             if covers && phys.function == ScanFunction::RESILVER && !is_restart {
+                // What it could not write stays missed at its end.
+                self.jobs.scan.is_wanted_again = true;
                 return Ok(());
             }
             if !is_restart && self.mos.features.has("resilver_defer") && self.jobs.scan.is_far() {
@@ -389,6 +391,7 @@ impl Syncer {
             let value = ZapValue::from_u64(last.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
+        self.jobs.scan.is_resilver_wanted |= std::mem::take(&mut self.jobs.scan.is_wanted_again) && *is_complete;
         if self.end_deferral()? {
             self.jobs.scan.is_resilver_wanted = true;
             self.record_event("starting deferred resilver", &format!("errors={}", phys.error_count), None).await?;

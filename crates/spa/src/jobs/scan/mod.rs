@@ -403,6 +403,8 @@ pub(crate) struct Scan {
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
     pub(crate) is_resilver_wanted: bool,
+    /// The same, while a resilver of all that leaves lack is under way: another one begins after it if they lack something still.
+    pub(crate) is_wanted_again: bool,
     /// A person wants devices that wait for the end of a resilver to have one now.
     pub(crate) is_restart_wanted: bool,
     pub(crate) tunables: ScanTunables,
