@@ -309,7 +309,7 @@ impl Syncer {
             let (phys, is_restart) = (*phys, std::mem::take(&mut self.jobs.scan.is_restart_wanted));
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
             if covers && phys.function == ScanFunction::RESILVER && !is_restart {
-                // What it could not write stays missed at its end.
+                // Blocks that it could not write are missed still at its end.
                 self.jobs.scan.is_wanted_again = true;
                 return Ok(());
             }
