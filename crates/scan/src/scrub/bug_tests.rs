@@ -10,10 +10,10 @@ use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
-use cenote_sim::{MUTANT_VARIABLE, Machine, disk};
+use cenote_sim::{MUTANT_VARIABLE, Machine, disk, slow};
 use cenote_spa::{AttachOptions, ImportOptions, NewDevice, Offline, Pool, ScrubSince, TopKind};
 use cenote_taskq::mutant::Mutant;
-use cenote_taskq::sim::disk::{Fault, Latency, RequestKind};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_vdev::layout::draid::Draid;
 use cenote_vdev::tree::LeafState;
@@ -463,6 +463,54 @@ fn a_disk_that_refused_writes_of_its_resilver_gets_them_when_it_is_asked_online(
             pool.online_device(failing, Vec::new()).await.unwrap();
             settle(&handle, &pool, &what).await;
             export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
+}
+
+/// Found by schedules, once: a distributed spare is rebuilt, disks are pulled meanwhile, and another one is to go offline. The verb is answered.
+#[test]
+fn offline_is_answered_while_a_distributed_spare_is_rebuilt_and_disks_are_pulled() {
+    const ONE_SPARE: Layout = &[(TopKind::Draid { parity: 2, data: Some(3), spares: 1 }, 7)];
+    const ANSWERED: Duration = Duration::from_secs(900);
+    let pull = |machine: &Machine, at: usize| {
+        machine.disks[at].crash(Crash::Random);
+        machine.disks[at].power_on();
+        machine.disks[at].set_faults(|_, _| Fault::Error(std::io::ErrorKind::NotConnected));
+    };
+    for seed in 1..13 {
+        let what = format!("pulled beside a rebuild, seed {seed}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 7, if seed % 2 == 0 { Latency::default() } else { slow() });
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = live(&handle, &machine, ONE_SPARE, small()).await;
+            change(&pool, seed, 6).await;
+            attend(&pool);
+            pool.take_spares();
+            let view = pool.view(&ImportOptions::default()).await.unwrap();
+            let spare = view.spares().await.unwrap()[0].guid;
+            drop(view);
+            let options = AttachOptions {
+                old: leaf(&pool, 1),
+                new: NewDevice::Spare(spare),
+                is_replacing: true,
+                is_sequential: true,
+                ashift: None,
+                seed: None,
+            };
+            pool.attach_device(options).await.unwrap();
+            pull(&machine, 1);
+            change(&pool, seed + 10, 1).await;
+            handle.sleep(Duration::from_millis(rng.below(200))).await;
+            machine.disks[1].clear_faults();
+            pull(&machine, 5);
+            handle.sleep(Duration::from_millis(rng.below(150))).await;
+            let offline = pool.offline_device(leaf(&pool, 2), Offline::default());
+            assert!(handle.timeout(ANSWERED, offline).await.is_some(), "{what}: {:?}", pool.tree().unwrap().status());
+            assert!(handle.timeout(ANSWERED, change(&pool, seed + 20, 1)).await.is_some(), "{what}: a change");
+            assert_eq!(pool.suspended(), None, "{what}");
+            pool.export().await.unwrap();
         });
     }
 }
