@@ -514,3 +514,55 @@ fn offline_is_answered_while_a_distributed_spare_is_rebuilt_and_disks_are_pulled
         });
     }
 }
+
+/// Found by schedules: a disk is away while another one is resilvered, and is back in the txg in which that resilver ends. It was passed over, and has a
+/// resilver of its own.
+#[test]
+fn a_disk_that_is_back_as_a_resilver_ends_is_not_taken_for_resilvered() {
+    let mut met = 0;
+    for (layout, count) in [
+        (&[(TopKind::Mirror, 3)][..], 3),
+        (&[(TopKind::Raidz { parity: 2 }, 5)][..], 5),
+        (&[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)][..], 6),
+    ] {
+        for pause_ms in [30, 300, 3000, 10_000] {
+            let what = format!("back after {pause_ms} ms, {layout:?}");
+            let runtime = Runtime::simulated(pause_ms);
+            let handle = runtime.handle();
+            let latency = Latency { read: Duration::from_millis(10), ..Latency::default() };
+            let machine = machine_of(&runtime, count, latency);
+            runtime.block_on(async {
+                let pool = live(&handle, &machine, layout, small()).await;
+                attend_in_steps(&pool, 4);
+                change(&pool, 1, 4).await;
+                let [first, second] = [leaf(&pool, 1), leaf(&pool, 2)];
+                pool.offline_device(first, Offline::default()).await.unwrap();
+                change(&pool, 2, 2).await;
+                pool.offline_device(second, Offline::default()).await.unwrap();
+                change(&pool, 3, 4).await;
+                pool.online_device(first, Vec::new()).await.unwrap();
+                // No txg ends as long as a client is amid a change, and no scan does.
+                let head = pool.open_head("written").await.unwrap();
+                let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+                handle.sleep(Duration::from_millis(pause_ms)).await;
+                let scan = pool.scan().await.unwrap();
+                met += u64::from(scan.is_some_and(|scan| scan.state == ScanState::SCANNING));
+                let online = handle.spawn(Class::Background, {
+                    let pool = pool.clone();
+                    async move { pool.online_device(second, Vec::new()).await.unwrap() }
+                });
+                while !pool.tree().unwrap().is_leaf_online(second) {
+                    handle.sleep(Duration::from_millis(1)).await;
+                }
+                drop((tx, head));
+                assert!(online.await.is_ok(), "{what}: it is online");
+                settle(&handle, &pool, &what).await;
+                pool.scrub(ScrubSince::Ever).await.unwrap();
+                let scan = ended(&handle, &pool).await;
+                assert_eq!((scan.error_count, scan.processed_bytes), (0, 0), "{what}: nothing is left to be repaired");
+                export_whole(&handle, &machine, pool, &what).await;
+            });
+        }
+    }
+    assert!(met > 4, "{met} came back while another disk was resilvered");
+}

@@ -10,7 +10,7 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Guid;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
-use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
+use cenote_vdev::tree::{Hang, LeafState, Suspension, VdevStatus};
 
 use crate::admin::examine::Which;
 use crate::admin::remove::Stopped;
@@ -172,9 +172,13 @@ impl Pool {
         self.look_at_devices(Which::Condemned(leaf)).await?;
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
+                let states = syncer.devices.tree.leaf_states();
                 let pardoned = syncer.devices.pardon(leaf)?;
                 syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
                 for leaf in &pardoned {
+                    if states.contains(&(*leaf, LeafState::Faulted)) {
+                        syncer.jobs.scan.leaf_is_back(*leaf);
+                    }
                     syncer.blocks.space.events.of_device("vdev_clear", *leaf);
                 }
                 Ok::<_, SpaError>(pardoned)

@@ -404,7 +404,7 @@ impl Syncer {
 
     /// Takes out of the DTLs what the scan has made good.
     async fn shorten_dtls(&mut self, ended: &EndedScan) -> Result<(), SpaError> {
-        let EndedScan { phys, unrepaired, .. } = ended;
+        let EndedScan { phys, unrepaired, back, is_resumed, .. } = ended;
         let txg = self.txg;
         let Some(unrepaired) = unrepaired else { return Ok(()) };
         // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
@@ -424,8 +424,9 @@ impl Syncer {
                 .root_vdev
                 .vdev(guid)
                 .is_some_and(|(_, leaf)| leaf.resilver_txg.or(leaf.rebuild_txg).is_some());
-            let is_of_others = is_new && missed.ranges().last().is_some_and(|last| last.end > phys.max_txg.0);
-            if !is_covered || is_deferred || is_of_others {
+            let misses_more = missed.ranges().last().is_some_and(|last| last.end > phys.max_txg.0);
+            let is_of_others = (is_new || *is_resumed) && misses_more;
+            if !is_covered || is_deferred || is_of_others || back.contains(&guid) {
                 continue;
             }
             let mut left = missed.clone();
