@@ -566,3 +566,44 @@ fn a_disk_that_is_back_as_a_resilver_ends_is_not_taken_for_resilvered() {
     }
     assert!(met > 4, "{met} came back while another disk was resilvered");
 }
+
+/// Found by a new user: a child of a raidz that is expanded goes offline and is back, and the expansion stood for good, though nothing lacked anything.
+#[test]
+fn an_expansion_goes_on_when_a_child_is_back() {
+    for pause_ms in [0, 5, 100, 1000] {
+        let what = format!("offline for {pause_ms} ms");
+        let runtime = Runtime::simulated(pause_ms);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 4, slow());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine.part(0..3), &[(TopKind::Raidz { parity: 1 }, 3)], small()).await;
+            change(&pool, pause_ms, 20).await;
+            pool.export().await.unwrap();
+            let how = import_with(&["raidz_expand_max_copy_bytes=131072"]);
+            let pool = opened_pool(&handle, &machine.paths[..3], how).await.unwrap();
+            attend(&pool);
+            let old = pool.view(&ImportOptions::default()).await.unwrap().vdevs().children[0].guid;
+            let new = NewDevice::Disk(disk(&handle, &machine.paths[3]).await.unwrap());
+            let (is_replacing, is_sequential) = (false, false);
+            let options = AttachOptions { old, new, is_replacing, is_sequential, ashift: Some(12), seed: None };
+            pool.attach_device(options).await.unwrap();
+            for at in 0..3 {
+                handle.sleep(Duration::from_millis(30)).await;
+                let child = leaf(&pool, at);
+                pool.offline_device(child, Offline::default()).await.unwrap();
+                handle.sleep(Duration::from_millis(pause_ms)).await;
+                pool.online_device(child, Vec::new()).await.unwrap();
+                settle(&handle, &pool, &what).await;
+            }
+            let is_expanding = || pool.jobs().iter().any(|job| job.name == "raidz_expand");
+            for _ in 0..2000 {
+                if !is_expanding() {
+                    break;
+                }
+                handle.sleep(Duration::from_millis(10)).await;
+            }
+            assert!(!is_expanding(), "{what}: {:?} {:?}", pool.jobs(), pool.tree().unwrap().status());
+            export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
+}

@@ -229,6 +229,8 @@ impl Syncer {
                 let name = leaves.into_iter().find(|leaf| leaf.guid == child).map(VdevConfig::display_name);
                 let name = name.unwrap_or_else(|| "one that is being replaced".to_owned());
                 running.waits_for = Some(format!("waits until {name} is there and has all of its data"));
+                // If a device failed before, it was this one.
+                running.not_before = None;
                 return Ok(());
             }
         } else if running.not_before.is_none_or(|then| self.handle.now() >= then) {
@@ -250,6 +252,14 @@ impl Syncer {
             self.devices.tree.set_reflow(during);
         }
         Ok(())
+    }
+
+    /// Whether an expansion that waits has nothing to wait for any more. It looks for that when a txg begins, and nobody may want one.
+    pub(crate) fn expansion_may_go_on(&self) -> bool {
+        let Some(running) = &self.jobs.expansion.running else { return false };
+        running.waits_for.is_some()
+            && running.not_before.is_none_or(|then| self.handle.now() >= then)
+            && self.devices.tree.reflow_obstacle(running.vdev).is_none()
     }
 
     /// Has the txg that syncs say that a batch has moved.

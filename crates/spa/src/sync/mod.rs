@@ -250,7 +250,7 @@ impl Syncer {
     /// True if a background job goes on with the next txg.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.jobs.go_on()
+        self.jobs.go_on() || self.expansion_may_go_on()
     }
 
     /// True if blocks of what was destroyed are being freed.
