@@ -22,7 +22,7 @@ use std::sync::Arc;
 use cenote_dmu::tx::TxTunables;
 use cenote_nbd::Server;
 use cenote_spa::Pool;
-use cenote_spa::tunables::MountTunables;
+use cenote_spa::tunables::{MountTunables, SpareTunables};
 use cenote_taskq::{Class, Either, Event, Handle, Join, join_all, race};
 use signal_hook::iterator::Signals;
 
@@ -111,6 +111,7 @@ impl Pools {
         let tunables = ServeTunables {
             tx: TxTunables::for_memory(session.memory_bytes()).with(given),
             mounts: MountTunables::default().with(given),
+            spares: SpareTunables::default().with(given),
         };
         self.add(pool, devices, tunables, recovery, control).await
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_host::owners;
-use cenote_spa::tunables::MountTunables;
+use cenote_spa::tunables::{MountTunables, SpareTunables};
 use cenote_spa::{FailMode, Pool};
 use cenote_taskq::{Class, Either, race};
 
@@ -40,6 +40,8 @@ pub(crate) struct ServeTunables {
     pub(crate) tx: TxTunables,
     /// For mounts.
     pub(crate) mounts: MountTunables,
+    /// For hot spares.
+    pub(crate) spares: SpareTunables,
 }
 
 /// The source of the information that failed devices are back.
@@ -62,7 +64,9 @@ pub(crate) async fn serve(
     pool.hold().await?;
     let pool = pool.start(tunables.tx).await;
     cenote_scan::attend(&pool);
-    pool.take_spares();
+    if tunables.spares.cenote_use_spares {
+        pool.take_spares();
+    }
     let devices = Arc::new(std::sync::Mutex::new(devices));
     watch_devices(console, &pool, devices.clone());
     watch(console, &pool, recovery);

@@ -9,7 +9,7 @@ use cenote_admin::values::pool_of;
 use cenote_admin::{Line, Request};
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
-use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, WriteOptions, open};
+use cenote_spa::{FoundPool, ImportOptions, LogLeaves, Pool, SpaError, WriteOptions, open};
 use cenote_taskq::boxed;
 use cenote_vdev::fault::ErrorTotals;
 use cenote_vdev::tree::VdevStatus;
@@ -17,6 +17,9 @@ use cenote_vdev::tree::VdevStatus;
 use crate::error::{Result, ServerError, refused};
 use crate::session::{CLOSE_TIME_MAX, server_of};
 use crate::{Session, shown, signals};
+
+/// Txgs that a command has written at most until log devices lack nothing: a new one lacks a few of those to come, too.
+const LOG_TXGS: usize = 8;
 
 /// A pool that is changed in steps, while [`Writing::run`] runs: each step is atomic, and sees the results of earlier ones.
 pub struct Writing {
@@ -171,6 +174,11 @@ impl Writing {
         }
         drop(advance);
         if !pool.peek(|syncer| syncer.is_scanned()).await? {
+            for _ in 0..LOG_TXGS {
+                if pool.go_on_with_log_leaves().await? != LogLeaves::Lack {
+                    break;
+                }
+            }
             pool.finish_replacing().await?;
         }
         self.tell_errors(session);

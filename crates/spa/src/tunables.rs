@@ -16,6 +16,7 @@ pub const TABLES: &[&[Tunable]] = &[
     multihost::Tunables::TABLE,
     SendTunables::TABLE,
     MountTunables::TABLE,
+    SpareTunables::TABLE,
     LivelistTunables::TABLE,
     RemovalTunables::TABLE,
     CondenseTunables::TABLE,
@@ -45,6 +46,15 @@ cenote_kstat::tunables! {
     pub struct MountTunables {
         /// In a mount's `.zfs/snapshot`, `mkdir`, `rmdir` and `rename` take, destroy and rename snapshots.
         zfs_admin_snapshot: bool = false, "", Switch, AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of hot spares.
+    #[derive(Copy)]
+    pub struct SpareTunables {
+        /// Hot spares stand for devices that have failed without being asked for, as where OpenZFS's `zed` runs.
+        cenote_use_spares: bool = true, "", Switch, AtOpen;
     }
 }
 

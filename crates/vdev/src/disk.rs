@@ -192,8 +192,14 @@ impl Disk {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let (offset_bytes, len_bytes) = (self.start_bytes + range.start, range.end - range.start);
-        let device = self.device.clone();
-        let discard = async move { device.discard(offset_bytes, len_bytes).await };
+        let (device, stats) = (self.device.clone(), self.stats.clone());
+        let discard = async move {
+            device.discard(offset_bytes, len_bytes).await?;
+            if let Some(stats) = stats.get() {
+                stats.discarded(len_bytes);
+            }
+            Ok(())
+        };
         match self.watch.get() {
             None => discard.await,
             Some(watch) => watch.ask(Kind::Change, Box::pin(discard))?.await?,

@@ -9,6 +9,8 @@ use cenote_taskq::{Handle, Instant};
 
 /// Buckets of a histogram of nanoseconds (`VDEV_L_HISTO_BUCKETS`): the last one is of answers that took 69 seconds and more.
 const LATENCY_BUCKETS: usize = 37;
+/// Buckets of a histogram of sizes (`VDEV_RQ_HISTO_BUCKETS`): the last one is of requests of 16 MiB and more.
+pub(crate) const SIZE_BUCKETS: usize = 25;
 
 /// A request that a device answered after more than `zio_slow_io_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct IoStats {
     counts: Counters<6>,
     /// Times from asking the device to its answer.
     took_ns: [Histogram<LATENCY_BUCKETS>; 3],
+    /// Sizes of what the device was told to be free.
+    discards: Histogram<SIZE_BUCKETS>,
     slow: Slow,
     slow_count: AtomicU64,
 }
@@ -59,7 +63,14 @@ impl IoStats {
     /// Without a clock no times are taken.
     pub(crate) fn new(clock: Option<Handle>, slow: Slow) -> Self {
         let slow_count = AtomicU64::new(0);
-        Self { clock, counts: Counters::default(), took_ns: Default::default(), slow, slow_count }
+        Self {
+            clock,
+            counts: Counters::default(),
+            took_ns: Default::default(),
+            discards: Histogram::default(),
+            slow,
+            slow_count,
+        }
     }
 
     /// The time, if there is a clock.
@@ -77,6 +88,16 @@ impl IoStats {
                 self.note_slow(SlowIo { is_write: io != Io::Read, address_bytes, size_bytes: bytes, took });
             }
         }
+    }
+
+    /// The device was told that so many bytes are free.
+    pub(crate) fn discarded(&self, bytes: u64) {
+        self.discards.add(bytes);
+    }
+
+    /// How often it was told so of which size, by powers of two of bytes.
+    pub(crate) fn discards(&self) -> Vec<u64> {
+        self.discards.buckets()
     }
 
     #[cold]

@@ -6,7 +6,7 @@ cenote_kstat::tunables! {
     pub struct ZilTunables {
         /// Part of a log block's recent latency for which a block waits at most for records of others: only while blocks ahead of it wait for
         /// a flush, which it would miss anyway (OpenZFS waits in any case, and for 10 %).
-        zfs_commit_timeout_pct: u64 = 100, "%", Number(0, 1000), AtOpen;
+        zfs_commit_timeout_pct: u64 = 100, "%", Number(0, 10_000), AtOpen;
         /// From so many bytes on a write is logged by reference: its block is stored where it stays. Not where a log device is, and see
         /// `zil_special_is_slog`; a dataset with `logbias=throughput` logs all writes so.
         zfs_immediate_write_sz: u64 = 32_768, "bytes", Number(0, 1 << 40), AtOpen;

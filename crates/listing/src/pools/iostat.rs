@@ -112,7 +112,7 @@ impl VdevIo {
         if let Some(io) = leaves.get(&vdev.guid) {
             this.totals = io.totals.to_vec();
             this.latencies = io.latencies.clone();
-            this.sizes = io.sizes.iter().flatten().cloned().collect();
+            this.sizes = io.sizes.iter().flatten().chain([&io.discards]).cloned().collect();
             this.queued = io.queued.iter().flat_map(|(wait, active)| [u64::from(*wait), u64::from(*active)]).collect();
         }
         let is_mirror = matches!(vdev.kind, "mirror" | "replacing" | "spare");
@@ -449,7 +449,7 @@ impl IoTable<'_> {
         let buckets = vdev.sizes.iter().map(Vec::len).max().unwrap_or(0);
         let rows = (SIZE_BUCKET_MIN..buckets).map(|bucket| {
             let counts = vdev.sizes.iter().map(|sizes| Some(sizes.get(bucket).copied().unwrap_or(0)));
-            // Nothing trims or rebuilds through a queue of its own.
+            // Trims are not gathered, and nothing rebuilds through a queue of its own.
             let counts = counts.chain(std::iter::repeat(Some(0))).take(2 * OF_SIZES.len());
             (1_u64.checked_shl(bucket as u32).unwrap_or(u64::MAX), counts.collect())
         });
@@ -616,8 +616,9 @@ mod tests {
     #[test]
     fn sizes_have_a_row_for_each_power_of_two() {
         let sizes = |at: usize, bucket: usize| {
-            let mut sizes = vec![vec![0; 25]; 10];
+            let mut sizes = vec![vec![0; 25]; 11];
             sizes[at][bucket] = 3;
+            sizes[10][14] = 5;
             sizes
         };
         let io = VdevIo { name: "sda".into(), totals: vec![0; 4], sizes: sizes(7, 17), ..VdevIo::default() };
@@ -629,6 +630,12 @@ mod tests {
         assert_eq!((lines.len(), &lines[4][..3], &lines[19][..3]), (21, "512", "16M"), "{text}");
         let row = lines.iter().find(|line| line.starts_with("128K")).unwrap();
         assert_eq!(row.split_whitespace().nth(8), Some("3"), "async_write agg: {text}");
+        let row = lines.iter().find(|line| line.starts_with("16K")).unwrap();
+        assert_eq!(
+            row.split_whitespace().skip(11).collect::<Vec<_>>(),
+            ["5", "0", "0", "0"],
+            "trim and rebuild: {text}"
+        );
         let scripted = IoTable { is_scripted: true, is_exact: true, ..table }.rows(&io, Duration::from_secs(1), 10);
         assert!(scripted.contains("\n131072\t0\t0\t0\t0\t0\t0\t0\t3\t0\t"), "{scripted}");
         let later = VdevIo { sizes: sizes(7, 12), ..io.clone() };

@@ -198,6 +198,7 @@ impl Pool {
         let entered = self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await;
         let (txg, rebuild) = entered?;
         self.begin_rebuilds(rebuild);
+        self.attend_log_leaves();
         Ok(txg)
     }
 
@@ -252,6 +253,17 @@ impl Pool {
         self.clear(&leaves).await?;
         Ok(txg)
     }
+}
+
+/// What leaves of log vdevs lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLeaves {
+    /// Some that are in use lack what their siblings hold.
+    Lack,
+    /// None that is in use lacks anything, and some are attached ones, or replace others.
+    AreNew,
+    /// Nothing is to be done for them.
+    Whole,
 }
 
 /// A device that the pool of a txg does not have any more, with the labels that it gets when that is on disk.
@@ -513,6 +525,23 @@ impl Syncer {
             }
         }
         Ok(detached)
+    }
+
+    /// What leaves of log vdevs lack that are in use.
+    #[must_use]
+    pub fn log_leaves(&self) -> LogLeaves {
+        let logs = self.devices.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        let used = logs.flat_map(|(_, top)| top.leaves()).filter(|leaf| self.devices.tree.is_leaf_online(leaf.guid));
+        let mut found = LogLeaves::Whole;
+        for leaf in used {
+            if !self.has_all(leaf.guid) {
+                return LogLeaves::Lack;
+            }
+            if leaf.resilver_txg.or(leaf.rebuild_txg).is_some() {
+                found = LogLeaves::AreNew;
+            }
+        }
+        found
     }
 
     /// True if a vdev is there and lacks nothing.

@@ -62,7 +62,7 @@ impl Syncer {
         if !self.mos.features.has("raidz_expansion") {
             return Err(SpaError::refused(
                 Refusal::NeedsFeature,
-                "the loaded zfs module doesn't support raidz expansion: feature@raidz_expansion is not enabled",
+                "raidz_expansion feature must be enabled in order to attach a device to raidz",
             ));
         }
         self.check_may_expand(vdev, top)?;

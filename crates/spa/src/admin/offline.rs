@@ -158,6 +158,7 @@ impl Pool {
         if onlined.state.is_readable() && (is_out || !is_open) {
             self.events().of_device(event, guid);
         }
+        self.attend_log_leaves();
         Ok(onlined)
     }
 

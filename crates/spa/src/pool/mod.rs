@@ -81,6 +81,7 @@ mod history;
 mod jobs;
 mod kstat;
 mod leaf_work;
+mod log_leaves;
 mod memory;
 mod rebuild;
 mod root;
@@ -196,6 +197,7 @@ impl Pool {
             in_use: syncer.in_use.clone(),
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
+            attends_logs: AtomicBool::new(false),
             troubles: syncer.blocks.space.troubles.clone(),
             events: syncer.blocks.space.events.clone(),
             frees: Frees::default(),

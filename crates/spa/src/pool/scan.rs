@@ -112,12 +112,13 @@ impl Pool {
         self.change(|syncer| Box::pin(syncer.stop_scan())).await
     }
 
-    /// Begins a resilver if leaves lack something and none is under way: as the pool is opened.
+    /// Begins a resilver if leaves lack something and none is under way, and has devices of log vdevs made whole: as the pool is opened.
     ///
     /// # Errors
     /// As [`Self::resilver`].
     #[boxed]
     pub async fn resilver_if_needed(&self) -> Result<(), SpaError> {
+        self.attend_log_leaves();
         let is_needed = self.peek(|syncer| syncer.resilver_range().is_some()).await?;
         if is_needed { self.resilver().await } else { Ok(()) }
     }

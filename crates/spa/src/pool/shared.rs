@@ -61,6 +61,8 @@ pub(super) struct Shared {
     pub(super) logs: Mutex<Option<Logs>>,
     /// Txgs are written in the background; otherwise by hand.
     pub(super) is_background: AtomicBool,
+    /// The task for leaves of log vdevs is there.
+    pub(super) attends_logs: AtomicBool,
     /// Troubles with its space.
     pub(super) troubles: Arc<Troubles>,
     /// Its events.

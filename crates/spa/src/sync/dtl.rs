@@ -9,7 +9,7 @@
 //! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
 //! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf has
 //! costs a resilver little. A log device's leaf has nothing to make up for once all that was on the device when it missed something is freed
-//! ([`Syncer::mend_log_dtls`]): blocks of intent logs are gone a few txgs later, and there is no resilver for them. A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
+//! ([`Syncer::mend_log_dtls`]): blocks of intent logs are gone a few txgs later, and there is no resilver for them (`pool/log_leaves.rs`). A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
 //! reused since.
 
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@ use cenote_spa::{
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
-use cenote_vdev::config::VdevConfig;
+use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::tree::VdevState;
 
 use cenote_sim::written::blocks::change_head;
@@ -193,6 +193,47 @@ fn a_disk_is_replaced_and_the_old_one_goes_when_the_new_one_has_everything() {
             pool.export().await.unwrap();
             let rest: Vec<usize> = (1..=disks).collect();
             assert_whole(&handle, &machine, &rest, &what).await;
+        });
+    }
+}
+
+#[test]
+fn a_log_device_is_replaced_in_a_pool_that_nobody_changes() {
+    for is_replacing in [true, false] {
+        let runtime = Runtime::simulated(u64::from(is_replacing));
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 3, Latency::default());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, SINGLE, small()).await;
+            let mut log = cenote_sim::tops(&handle, SINGLE, &machine.paths[1..2]).await.unwrap();
+            log[0].class = AllocationClass::Log;
+            pool.add_vdevs(AddOptions { tops: log, ashift: Some(12), ..AddOptions::default() }).await.unwrap();
+            attach(&handle, &machine, &pool, "/disk1", 2, is_replacing).await.unwrap();
+            handle.sleep(Duration::from_secs(60)).await;
+            let wanted = if is_replacing { "disk0 disk2" } else { "disk0 mirror[disk1 disk2]" };
+            assert_eq!(tops(&pool).await, wanted);
+            assert_eq!(state(&pool, "/disk2"), VdevState::Online, "it lacks nothing");
+            let new = leaf_of(&pool, "/disk2").await;
+            let config = vdevs(&pool).await.leaves().into_iter().find(|leaf| leaf.guid == new).unwrap().clone();
+            assert_eq!(config.resilver_txg, None, "it is not new any more");
+            if !is_replacing {
+                // The same of one that was away.
+                pool.offline_device(new, Offline::default()).await.unwrap();
+                let head = pool.open_head("written").await.unwrap();
+                Object::new(&head, 10).await.write(&head, 5).await;
+                drop(head);
+                pool.sync().await.unwrap();
+                pool.online_device(new, vec![machine.paths[2].clone()]).await.unwrap();
+                handle.sleep(Duration::from_secs(60)).await;
+                assert_eq!(state(&pool, "/disk2"), VdevState::Online, "it lacks nothing again");
+            }
+            // Then the pool is at rest again.
+            let txg = pool.peek(|syncer| syncer.txg()).await.unwrap();
+            handle.sleep(Duration::from_secs(600)).await;
+            assert_eq!(pool.peek(|syncer| syncer.txg()).await.unwrap(), txg, "nothing is left to be done");
+            pool.export().await.unwrap();
+            let rest: &[usize] = if is_replacing { &[0, 2] } else { &[0, 1, 2] };
+            assert_whole(&handle, &machine, rest, wanted).await;
         });
     }
 }

@@ -12,13 +12,11 @@ use super::aggregate::{Aggregate, Dequeued};
 use super::limits::{CLASSES, Limits, QueueClass};
 use super::order::{Chosen, Id, Order, Waiting};
 use super::shared::SharedQueue;
+use crate::iostat::SIZE_BUCKETS;
 
 /// Reads from the shared queue that a solid-state child has at once: enough to keep all of it busy.
 const SOLID_PULL: u32 = 32;
 const SOLID_PULL_BYTES: u64 = 2 << 20;
-
-/// Buckets of a histogram of sizes (`VDEV_RQ_HISTO_BUCKETS`): the last one is of requests of 16 MiB and more.
-const SIZE_BUCKETS: usize = 25;
 
 /// How often requests of a class that went to the device alone, and such that others led, had a size.
 pub(crate) type SizeCounts = [Vec<u64>; 2];

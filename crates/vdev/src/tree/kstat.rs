@@ -19,6 +19,8 @@ pub struct LeafIo {
     /// For each class, how often requests had a size, by the power of two of its bytes: those that went to the device alone, and those that
     /// took others along.
     pub sizes: [SizeCounts; QueueClass::ALL.len()],
+    /// How often the device was told that something is free (`zpool trim`, `autotrim`), by the power of two of its bytes.
+    pub discards: Vec<u64>,
     /// Whether it is a device of a raidz or draid that sits out.
     pub sits_out: bool,
 }
@@ -37,6 +39,7 @@ impl VdevTree {
                 latencies: stats.latencies(),
                 queued: queue.depths(),
                 sizes: queue.sizes(),
+                discards: stats.discards(),
                 sits_out: now.is_some_and(|now| topology.sits_out(node, now)),
             };
             Some((node.guid, io))
