@@ -11,7 +11,7 @@ use cenote_taskq::{Either, Instant, race};
 
 use super::detached::Detached;
 use super::node::{Leaf, Node};
-use super::{Check, Extent, Faults, ReadContext, Topology};
+use super::{Check, Extent, Faults, ReadContext, Seen, Topology};
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::mirror::Outcome;
@@ -245,7 +245,7 @@ impl Topology {
         match check {
             Some(check) if !check.passes(&buf) => {
                 let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
-                Err(self.report(node, extent, kind, context).into())
+                Err(self.report_seen(node, extent, kind, context, Seen::Bytes(buf, check.size)).into())
             }
             _ => Ok(buf),
         }
