@@ -80,6 +80,7 @@ use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{Compared, ErrorCounts, Fault, FaultLog};
 use crate::iostat::IoStats;
+pub use crate::iostat::Waits;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
