@@ -5,9 +5,9 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Device, Handle, Instant, boxed};
+use cenote_taskq::{Device, Handle, boxed};
 
-use crate::iostat::{Io, IoStats, Slow};
+use crate::iostat::{self, Io, IoStats, Slow, Turn};
 use crate::partition::Partition;
 use crate::watch::{Kind, Watch};
 
@@ -117,7 +117,17 @@ impl Disk {
 
     /// Fills all of `buf` from `address_bytes`, or fails.
     pub fn read(&self, address_bytes: u64, buf: Buf) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
-        self.read_as(Kind::Read, address_bytes, buf)
+        self.read_as(Kind::Read, address_bytes, buf, None)
+    }
+
+    /// The same for a request whose turn it is in the leaf's queue.
+    pub(crate) fn read_in_turn(
+        &self,
+        turn: Turn,
+        address_bytes: u64,
+        buf: Buf,
+    ) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
+        self.read_as(Kind::Read, address_bytes, buf, Some(turn))
     }
 
     /// As [`Self::read`], but with the watch that writes have: a device that hangs is reported, and the pool may give it up.
@@ -126,15 +136,15 @@ impl Disk {
         address_bytes: u64,
         buf: Buf,
     ) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
-        self.read_as(Kind::Change, address_bytes, buf)
+        self.read_as(Kind::Change, address_bytes, buf, None)
     }
 
-    async fn read_as(&self, kind: Kind, address_bytes: u64, buf: Buf) -> (io::Result<()>, Buf) {
+    async fn read_as(&self, kind: Kind, address_bytes: u64, buf: Buf, turn: Option<Turn>) -> (io::Result<()>, Buf) {
         if address_bytes.checked_add(buf.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
         let (offset_bytes, len) = (self.start_bytes + address_bytes, buf.len() as u64);
-        let begun = Begun::new(&self.stats, Io::Read, address_bytes, len);
+        let begun = Begun::new(&self.stats, Io::Read, address_bytes, len, turn);
         let Some(watch) = self.watch.get() else {
             let (result, buf) = self.device.read(offset_bytes, buf).await;
             return (begun.ended(result), buf);
@@ -162,17 +172,23 @@ impl Disk {
     /// The device's; also where the disk was opened read-only, or the range lies outside it.
     #[boxed]
     pub async fn write(&self, address_bytes: u64, block: Block) -> io::Result<()> {
-        self.write_as(address_bytes, block, false).await
+        self.write_as(address_bytes, block, false, None).await
     }
 
     /// Writes all of `block` at `address_bytes`, or fails; with `is_stable` it is stable when this is done
-    /// ([`Device::write_stable`](cenote_taskq::Device::write_stable)).
-    pub(crate) async fn write_as(&self, address_bytes: u64, block: Block, is_stable: bool) -> io::Result<()> {
+    /// ([`Device::write_stable`](cenote_taskq::Device::write_stable)). `turn`: its turn in the leaf's queue, if it waits in one.
+    pub(crate) async fn write_as(
+        &self,
+        address_bytes: u64,
+        block: Block,
+        is_stable: bool,
+        turn: Option<Turn>,
+    ) -> io::Result<()> {
         if address_bytes.checked_add(block.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let offset_bytes = self.start_bytes + address_bytes;
-        let begun = Begun::new(&self.stats, Io::Write, address_bytes, block.len() as u64);
+        let begun = Begun::new(&self.stats, Io::Write, address_bytes, block.len() as u64, turn);
         let device = self.device.clone();
         let write = async move {
             begun.ended(match is_stable {
@@ -211,7 +227,7 @@ impl Disk {
     /// # Errors
     /// The device's.
     pub async fn flush(&self) -> io::Result<()> {
-        let begun = Begun::new(&self.stats, Io::Flush, 0, 0);
+        let begun = Begun::new(&self.stats, Io::Flush, 0, 0, None);
         let Some(watch) = self.watch.get() else { return begun.ended(self.device.flush().await) };
         let device = self.device.clone();
         watch.ask(Kind::Change, Box::pin(async move { begun.ended(device.flush().await) }))?.await?
@@ -224,18 +240,19 @@ struct Begun {
     io: Io,
     address_bytes: u64,
     bytes: u64,
-    at: Option<Instant>,
+    begun: Option<iostat::Begun>,
 }
 
 impl Begun {
-    fn new(stats: &Arc<OnceLock<IoStats>>, io: Io, address_bytes: u64, bytes: u64) -> Self {
-        Self { stats: stats.clone(), io, address_bytes, bytes, at: stats.get().and_then(IoStats::now) }
+    fn new(stats: &Arc<OnceLock<IoStats>>, io: Io, address_bytes: u64, bytes: u64, turn: Option<Turn>) -> Self {
+        let begun = stats.get().and_then(|stats| stats.begin(turn));
+        Self { stats: stats.clone(), io, address_bytes, bytes, begun }
     }
 
     /// Counts the request, if it succeeded.
     fn ended(self, result: io::Result<()>) -> io::Result<()> {
         if let (Ok(()), Some(stats)) = (&result, self.stats.get()) {
-            stats.done(self.io, self.address_bytes, self.bytes, self.at);
+            stats.done(self.io, self.address_bytes, self.bytes, self.begun);
         }
         result
     }

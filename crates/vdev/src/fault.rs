@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cenote_format::ids::Guid;
+use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId};
 use cenote_taskq::sync::Mutex;
 
 use crate::queue::QueueClass;
@@ -192,8 +192,55 @@ impl ErrorCounts {
     }
 }
 
+/// A block that is read, for those who are told of faults. Vdevs know nothing of it but what they are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The dataset's objset (0: the MOS).
+    pub objset: ObjsetId,
+    /// The object.
+    pub object: ObjectId,
+    /// The level: 0 is data.
+    pub level: i64,
+    /// The block's index at that level.
+    pub block: BlockId,
+    /// The name of its checksum's algorithm, where there is one for all that is read.
+    pub checksum: Option<&'static str>,
+    /// It was written in the other byte order.
+    pub is_swapped: bool,
+}
+
+/// Bytes that were read, and those that belong there.
+#[derive(Clone, Copy, Debug)]
+pub struct Compared<'a> {
+    /// Where they begin in the range of the fault.
+    pub at_bytes: u64,
+    /// As long as the other.
+    pub good: &'a [u8],
+    /// As they were read.
+    pub bad: &'a [u8],
+}
+
+impl<'a> Compared<'a> {
+    /// Of a range from its start, as far as both reach.
+    pub(crate) fn whole(good: &'a [u8], bad: &'a [u8]) -> Self {
+        let len = good.len().min(bad.len());
+        Self { at_bytes: 0, good: &good[..len], bad: &bad[..len] }
+    }
+}
+
+/// All that is known of a fault beside its place. It lasts for the time of being told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Evidence<'a> {
+    /// The block that was read.
+    pub about: Option<&'a About>,
+    /// The bytes have failed the block's checksum, in contrast to bytes that were compared with a block.
+    pub is_by_checksum: bool,
+    /// Wrong bytes beside the right ones, where these are known: by place, without overlap. Empty where they are not.
+    pub compared: &'a [Compared<'a>],
+}
+
 /// Is told each fault, as it is met.
-type Watcher = Box<dyn Fn(&Fault) + Send + Sync>;
+type Watcher = Box<dyn Fn(&Fault, Evidence<'_>) + Send + Sync>;
 
 /// The newest faults of a pool's devices.
 #[derive(Default)]
@@ -213,20 +260,24 @@ impl FaultLog {
     pub(crate) const CAPACITY: usize = 1024;
 
     /// Has each fault from now on told, by the task that met it: the watcher may not wait. Only the first call has an effect.
-    pub fn watch(&self, watcher: impl Fn(&Fault) + Send + Sync + 'static) {
+    pub fn watch(&self, watcher: impl Fn(&Fault, Evidence<'_>) + Send + Sync + 'static) {
         let _ = self.watcher.set(Box::new(watcher));
     }
 
+    /// Whether somebody is told.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watcher.get().is_some()
+    }
+
     /// Tells the watcher, and keeps nothing.
-    pub(crate) fn tell(&self, fault: &Fault) {
+    pub(crate) fn tell(&self, fault: &Fault, evidence: Evidence<'_>) {
         if let Some(watcher) = self.watcher.get() {
-            watcher(fault);
+            watcher(fault, evidence);
         }
     }
 
-    /// Adds a fault, pushing out the oldest where the log is full.
+    /// Adds a fault, pushing out the oldest where the log is full. Nobody is told.
     pub(crate) fn push(&self, fault: Fault) {
-        self.tell(&fault);
         let mut entries = self.entries.lock();
         if entries.len() >= Self::CAPACITY {
             entries.pop_front();

@@ -12,6 +12,19 @@ const LATENCY_BUCKETS: usize = 37;
 /// Buckets of a histogram of sizes (`VDEV_RQ_HISTO_BUCKETS`): the last one is of requests of 16 MiB and more.
 pub(crate) const SIZE_BUCKETS: usize = 25;
 
+/// Classes of requests in a leaf's queue.
+pub(crate) const CLASSES: usize = 5;
+/// OpenZFS's names of the histograms of whole times, and of times in the queue of each class.
+const HISTOGRAMS: [&str; 2 + CLASSES] = [
+    "vdev_tot_r_lat_histo",
+    "vdev_tot_w_lat_histo",
+    "vdev_sync_r_lat_histo",
+    "vdev_sync_w_lat_histo",
+    "vdev_async_r_lat_histo",
+    "vdev_async_w_lat_histo",
+    "vdev_scrub_histo",
+];
+
 /// A request that a device answered after more than `zio_slow_io_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlowIo {
@@ -45,6 +58,42 @@ pub(crate) enum Io {
     Flush = 2,
 }
 
+/// A request's turn in its leaf's queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// The place of its class among all, the most urgent first.
+    pub(crate) class: usize,
+    /// When it began to wait; `None` if it did not.
+    pub(crate) since_ns: Option<u64>,
+}
+
+/// A request that the device has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    at: Instant,
+    /// Of one that came through the queue.
+    turn: Option<Turn>,
+}
+
+impl Begun {
+    fn waited_ns(self) -> u64 {
+        let since_ns = self.turn.and_then(|turn| turn.since_ns);
+        since_ns.map_or(0, |since_ns| self.at.as_ns().saturating_sub(since_ns))
+    }
+}
+
+/// Histograms of times as `zpool iostat -lw` has them, by powers of two of nanoseconds: for each request to a device. One that took others along
+/// counts once, with its own wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// From a request's coming to the device's answer: of reads, and of writes.
+    pub total: [Vec<u64>; 2],
+    /// From asking the device to its answer: of reads, and of writes.
+    pub disk: [Vec<u64>; 2],
+    /// In the queue, for each class.
+    pub queue: [Vec<u64>; CLASSES],
+}
+
 /// Counts of what a device has done; what fails counts as an error elsewhere.
 #[derive(Debug)]
 pub(crate) struct IoStats {
@@ -55,6 +104,10 @@ pub(crate) struct IoStats {
     took_ns: [Histogram<LATENCY_BUCKETS>; 3],
     /// Sizes of what the device was told to be free.
     discards: Histogram<SIZE_BUCKETS>,
+    /// The same of reads and writes, with the time in the queue before.
+    total_ns: [Histogram<LATENCY_BUCKETS>; 2],
+    /// For each class, times in the queue.
+    waited_ns: [Histogram<LATENCY_BUCKETS>; CLASSES],
     slow: Slow,
     slow_count: AtomicU64,
 }
@@ -63,27 +116,33 @@ impl IoStats {
     /// Without a clock no times are taken.
     pub(crate) fn new(clock: Option<Handle>, slow: Slow) -> Self {
         let slow_count = AtomicU64::new(0);
-        Self {
-            clock,
-            counts: Counters::default(),
-            took_ns: Default::default(),
-            discards: Histogram::default(),
-            slow,
-            slow_count,
-        }
+        let (counts, discards) = (Counters::default(), Histogram::default());
+        let (took_ns, total_ns, waited_ns) = Default::default();
+        Self { clock, counts, took_ns, discards, total_ns, waited_ns, slow, slow_count }
     }
 
-    /// The time, if there is a clock.
-    pub(crate) fn now(&self) -> Option<Instant> {
+    fn now(&self) -> Option<Instant> {
         self.clock.as_ref().map(Handle::now)
     }
 
+    /// The device is asked now, if there is a clock.
+    pub(crate) fn begin(&self, turn: Option<Turn>) -> Option<Begun> {
+        Some(Begun { at: self.now()?, turn })
+    }
+
     /// A request that began then is done.
-    pub(crate) fn done(&self, io: Io, address_bytes: u64, bytes: u64, begun: Option<Instant>) {
+    pub(crate) fn done(&self, io: Io, address_bytes: u64, bytes: u64, begun: Option<Begun>) {
         self.counts.add([(2 * io as usize, 1), (2 * io as usize + 1, bytes)]);
         if let (Some(begun), Some(now)) = (begun, self.now()) {
-            let took = Duration::from_nanos(now.as_ns().saturating_sub(begun.as_ns()));
-            self.took_ns[io as usize].add(now.as_ns().saturating_sub(begun.as_ns()));
+            let (took_ns, waited_ns) = (now.as_ns().saturating_sub(begun.at.as_ns()), begun.waited_ns());
+            let took = Duration::from_nanos(took_ns);
+            self.took_ns[io as usize].add(took_ns);
+            if let Some(total_ns) = self.total_ns.get(io as usize) {
+                total_ns.add(took_ns.saturating_add(waited_ns));
+            }
+            if let Some(waited) = begun.turn.and_then(|turn| self.waited_ns.get(turn.class)) {
+                waited.add(waited_ns);
+            }
             if took > self.slow.after {
                 self.note_slow(SlowIo { is_write: io != Io::Read, address_bytes, size_bytes: bytes, took });
             }
@@ -127,9 +186,13 @@ impl IoStats {
         [read_ops, read_bytes, write_ops, write_bytes]
     }
 
-    /// The histograms of times of reads and of writes.
-    pub(crate) fn latencies(&self) -> [Vec<u64>; 2] {
-        [self.took_ns[Io::Read as usize].buckets(), self.took_ns[Io::Write as usize].buckets()]
+    /// The histograms of times.
+    pub(crate) fn waits(&self) -> Waits {
+        Waits {
+            total: self.total_ns.each_ref().map(Histogram::buckets),
+            disk: [Io::Read, Io::Write].map(|io| self.took_ns[io as usize].buckets()),
+            queue: self.waited_ns.each_ref().map(Histogram::buckets),
+        }
     }
 
     /// Enters them into a group.
@@ -149,5 +212,9 @@ impl IoStats {
         sheet.histogram("vdev_disk_r_lat_histo", read.buckets());
         sheet.histogram("vdev_disk_w_lat_histo", write.buckets());
         sheet.histogram("vdev_disk_f_lat_histo", flush.buckets());
+        let waits = self.waits();
+        for (name, buckets) in HISTOGRAMS.into_iter().zip(waits.total.into_iter().chain(waits.queue)) {
+            sheet.histogram(name, buckets);
+        }
     }
 }

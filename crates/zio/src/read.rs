@@ -3,10 +3,12 @@
 use cenote_codec::checksum;
 use cenote_format::blkptr::{Blkptr, DVAS_PER_BLKPTR, Dva};
 use cenote_format::dmu_type::DmuType;
+use cenote_format::endian::Endian;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, ObjsetId, VdevId};
 use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_vdev::fault::About;
 use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::{Damage, ReadContext as Place};
 
@@ -19,6 +21,16 @@ use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 pub(crate) fn log_bookmark(bp: &Blkptr) -> Bookmark {
     let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
     Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) }
+}
+
+/// The byte order of this machine.
+const NATIVE: Endian = if cfg!(target_endian = "little") { Endian::Little } else { Endian::Big };
+
+/// The block, for those who are told of its damage. A gang has parts of several checksums: none is named.
+pub(crate) fn about(bp: &Blkptr, bookmark: Bookmark) -> About {
+    let Bookmark { objset, object, level, block } = bookmark;
+    let checksum = bp.checksum().filter(|_| !bp.is_gang()).map(Checksum::name);
+    About { objset, object, level: i64::from(level), block, checksum, is_swapped: bp.byte_order() != NATIVE }
 }
 
 impl Zio {
@@ -176,7 +188,7 @@ impl Zio {
         let is_needed = context.bookmark.objset == ObjsetId(0);
         let mut is_again = false;
         loop {
-            let damage = Damage::default();
+            let damage = Damage::of(about(bp, context.bookmark));
             let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
             let read = self.read_verified(bp, place).await;
             if read.is_ok() && damage.is_found() {
@@ -240,6 +252,10 @@ impl Zio {
                         bp.psize_bytes(),
                         "a copy that verifies is as long as its pointer says"
                     );
+                    // The pieces of a gang have told of theirs.
+                    if !dva.gang {
+                        place.right(&buf);
+                    }
                     return Ok(buf);
                 }
                 Err(error) => last = Some(error),

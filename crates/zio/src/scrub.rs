@@ -39,11 +39,12 @@ use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_vdev::error::VdevError;
-use cenote_vdev::fault::FaultKind;
+use cenote_vdev::fault::{About, FaultKind};
 use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::{CopiesReport, Damage, Mend, Mended, ReadContext as Place};
 
 use crate::gang;
+use crate::read::about;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 
 /// Damaged blocks that are remembered until somebody wants to be told of them: a pool is read before it is open to be written.
@@ -231,10 +232,11 @@ impl Zio {
     /// No copy is good.
     #[boxed]
     pub async fn scrub_block(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Scrubbed, ZioError> {
-        let damage = Damage::default();
+        let damage = Damage::of(about(bp, context.bookmark));
         let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
         let found = self.find_copies(bp, context, place).await?;
-        Ok(self.mend(found, context.class, Some(damage.leaves()), false).await)
+        let about = about(bp, context.bookmark);
+        Ok(self.mend(found, about, context.class, Some(damage.leaves()), false).await)
     }
 
     /// The same in a resilver: leaves that have missed the block are not read, and are written. Where something else is bad, all is compared and mended.
@@ -243,7 +245,7 @@ impl Zio {
     /// No copy is good.
     #[boxed]
     pub async fn resilver_block(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Scrubbed, ZioError> {
-        let damage = Damage::default();
+        let damage = Damage::of(about(bp, context.bookmark));
         let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
         let found = match self.find_copies(bp, context, place.past_lacking()).await {
             Ok(found) => found,
@@ -251,7 +253,8 @@ impl Zio {
             Err(_) => self.find_copies(bp, context, place).await?,
         };
         let is_resilver = !found.is_wrong;
-        Ok(self.mend(found, context.class, Some(damage.leaves()), is_resilver).await)
+        let about = about(bp, context.bookmark);
+        Ok(self.mend(found, about, context.class, Some(damage.leaves()), is_resilver).await)
     }
 
     /// The same for a block that a reader has found damaged: what the reader charged leaves with is not counted again, and without `charged`
@@ -268,7 +271,7 @@ impl Zio {
     ) -> Result<Scrubbed, ZioError> {
         let place = Place::new(bp.physical_birth()).of_class(context.class).speculative();
         let found = self.find_copies(bp, context.ahead().of_class(context.class), place).await?;
-        Ok(self.mend(found, context.class, charged, false).await)
+        Ok(self.mend(found, about(bp, context.bookmark), context.class, charged, false).await)
     }
 
     async fn find_copies(&self, bp: &Blkptr, context: ReadContext<'_>, place: Place<'_>) -> Result<Found, ZioError> {
@@ -304,6 +307,7 @@ impl Zio {
                 }
             }
             let Some(bytes) = found.copies.physical.clone() else { return Err(last) };
+            place.right(&bytes);
             found.truths.push(Truth { dvas: bp.dvas().collect(), bytes, birth: bp.physical_birth() });
             Ok(found)
         })
@@ -346,6 +350,7 @@ impl Zio {
             }
         }
         let Some(header) = header else { return Err(last) };
+        place.right(&header);
         let pieces = GangHeader::parse(&header, bp.byte_order())?;
         found.truths.push(Truth { dvas, bytes: header, birth: bp.physical_birth() });
         let mut physical = Buf::unfilled(usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX));
@@ -375,7 +380,14 @@ impl Zio {
     }
 
     /// Has all places of what was found be right, if something is not.
-    async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>, is_resilver: bool) -> Scrubbed {
+    async fn mend(
+        &self,
+        found: Found,
+        about: About,
+        class: QueueClass,
+        charged: Option<Vec<Guid>>,
+        is_resilver: bool,
+    ) -> Scrubbed {
         let Found { copies, truths, is_damaged, .. } = found;
         let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None };
         if !is_damaged {
@@ -406,6 +418,7 @@ impl Zio {
                     class,
                     is_resilver,
                     charged: charged.clone(),
+                    about,
                 };
                 match self.tree().mend(mend, hold).await {
                     Ok(mended) => scrubbed.mended.absorb(mended),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_props::number::nicenum;
-use cenote_vdev::tree::LeafIo;
+use cenote_vdev::tree::{LeafIo, Waits};
 use serde_json::{Value, json};
 
 use super::{ScriptColumns, Tree, Vdev};
@@ -21,6 +21,8 @@ const CACHE: &str = "cache";
 const NAME_WIDTH_MIN: usize = 10;
 /// The classes of requests that have queues: the first, most urgent ones have two columns each.
 const QUEUES: usize = 5;
+/// The histograms of times: two of all, two of the device, one of each queue.
+const WAITS: usize = 4 + QUEUES;
 
 /// The counts of a vdev and of those below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +34,8 @@ pub struct VdevIo {
     allocated: u64,
     /// Requests that read, their bytes, and the same of those that wrote.
     totals: Vec<u64>,
-    /// Times of reads, and of writes, by powers of two of nanoseconds.
-    latencies: [Vec<u64>; 2],
+    /// Times by powers of two of nanoseconds, as the columns are: in all of reads and of writes, at the device of both, and in the queue of each class.
+    waits: Vec<Vec<u64>>,
     /// For each class, requests that wait and that the devices have.
     queued: Vec<u64>,
     /// Sizes of requests by powers of two of bytes: for each class those that went alone, and aggregates.
@@ -77,6 +79,16 @@ fn add(into: &mut Vec<u64>, from: &[u64]) {
     into.iter_mut().zip(from).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
 }
 
+fn add_each(into: &mut Vec<Vec<u64>>, from: &[Vec<u64>]) {
+    into.resize(into.len().max(from.len()), Vec::new());
+    into.iter_mut().zip(from).for_each(|(sum, counts)| add(sum, counts));
+}
+
+fn less_each(now: &[Vec<u64>], before: &[Vec<u64>]) -> Vec<Vec<u64>> {
+    let earlier = before.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+    now.iter().zip(earlier).map(|(now, before)| less(now, before)).collect()
+}
+
 fn less(now: &[u64], before: &[u64]) -> Vec<u64> {
     now.iter()
         .zip(before.iter().chain(std::iter::repeat(&0)))
@@ -111,7 +123,8 @@ impl VdevIo {
         };
         if let Some(io) = leaves.get(&vdev.guid) {
             this.totals = io.totals.to_vec();
-            this.latencies = io.latencies.clone();
+            let Waits { total, disk, queue } = &io.waits;
+            this.waits = total.iter().chain(disk).chain(queue).cloned().collect();
             this.sizes = io.sizes.iter().flatten().chain([&io.discards]).cloned().collect();
             this.queued = io.queued.iter().flat_map(|(wait, active)| [u64::from(*wait), u64::from(*active)]).collect();
         }
@@ -122,14 +135,9 @@ impl VdevIo {
             if is_mirror {
                 this.totals[2..].copy_from_slice(&written);
             }
-            for (sum, of_child) in this.latencies.iter_mut().zip(&child.latencies) {
-                add(sum, of_child);
-            }
             add(&mut this.queued, &child.queued);
-            this.sizes.resize(this.sizes.len().max(child.sizes.len()), Vec::new());
-            for (sum, of_child) in this.sizes.iter_mut().zip(&child.sizes) {
-                add(sum, of_child);
-            }
+            add_each(&mut this.waits, &child.waits);
+            add_each(&mut this.sizes, &child.sizes);
         }
         this.children = children;
         this
@@ -176,7 +184,7 @@ impl VdevIo {
             self.space,
             self.allocated,
             self.totals,
-            self.latencies,
+            self.waits,
             self.queued,
             children,
             self.sizes,
@@ -191,19 +199,21 @@ impl VdevIo {
         let text = |at: usize| value.get(at)?.as_str().map(str::to_owned);
         let numbers =
             |value: Option<&Value>| -> Option<Vec<u64>> { value?.as_array()?.iter().map(Value::as_u64).collect() };
-        let latencies = |at| numbers(value.get(5)?.get(at));
+        let histograms = |at: usize| -> Option<Vec<Vec<u64>>> {
+            value.get(at)?.as_array()?.iter().map(|of| numbers(Some(of))).collect()
+        };
         Some(Self {
             name: text(0)?,
             class: text(1)?,
             space: value.get(2)?.as_u64()?,
             allocated: value.get(3)?.as_u64()?,
             totals: numbers(value.get(4)).filter(|totals| totals.len() == 4)?,
-            latencies: [latencies(0)?, latencies(1)?],
+            waits: histograms(5)?,
             queued: numbers(value.get(6))?,
             children: value.get(7)?.as_array()?.iter().map(Self::from_json).collect::<Option<_>>()?,
             path: text(9),
             guid: Guid(value.get(10)?.as_u64()?),
-            sizes: value.get(8)?.as_array()?.iter().map(|of| numbers(Some(of))).collect::<Option<_>>()?,
+            sizes: histograms(8)?,
         })
     }
 
@@ -215,11 +225,8 @@ impl VdevIo {
             self.children.iter().map(|child| earlier(child).map_or_else(|| child.clone(), |old| child.since(old)));
         Self {
             totals: less(&self.totals, &before.totals),
-            latencies: [0, 1].map(|at| less(&self.latencies[at], &before.latencies[at])),
-            sizes: {
-                let earlier = before.sizes.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
-                self.sizes.iter().zip(earlier).map(|(now, before)| less(now, before)).collect()
-            },
+            waits: less_each(&self.waits, &before.waits),
+            sizes: less_each(&self.sizes, &before.sizes),
             children: children.collect(),
             ..self.clone()
         }
@@ -395,10 +402,9 @@ impl IoTable<'_> {
         };
         values.extend([0, 2, 1, 3].map(|at| rate(vdev.totals[at])));
         if self.has_latencies {
-            // Only the time at the device is counted.
-            let [read, write] = [0, 1].map(|at| self.time(mean(&vdev.latencies[at])));
-            values.extend(["-".to_owned(), "-".to_owned(), read, write]);
-            values.extend(std::iter::repeat_n("-".to_owned(), 7));
+            let means = vdev.waits.iter().map(|waits| mean(waits)).chain(std::iter::repeat(0));
+            // Nothing trims or rebuilds through a queue of its own.
+            values.extend(means.take(WAITS + 2).map(|mean| self.time(mean)));
         }
         if self.has_queues {
             let queued = vdev.queued.iter().copied().chain(std::iter::repeat(0)).take(2 * QUEUES);
@@ -420,7 +426,7 @@ impl IoTable<'_> {
     }
 
     fn time(self, ns: u64) -> String {
-        if self.is_exact { ns.to_string() } else { nicetime(ns) }
+        if self.is_exact && ns != 0 { ns.to_string() } else { nicetime(ns) }
     }
 
     /// Whether there are histograms in place of a table.
@@ -431,14 +437,12 @@ impl IoTable<'_> {
 
     /// The times of requests.
     fn histogram(self, vdev: &VdevIo, name_width: usize, text: &mut String) {
-        let buckets = vdev.latencies.iter().map(Vec::len).max().unwrap_or(0);
-        let count = |at: usize, bucket: usize| vdev.latencies[at].get(bucket).copied().unwrap_or(0);
+        let buckets = vdev.waits.iter().map(Vec::len).max().unwrap_or(0);
         let rows = (0..buckets).map(|bucket| {
             let end = 1_u64.checked_shl(bucket as u32 + 1).map_or(u64::MAX, |end| end - 1);
-            // Only the times at the device are counted.
-            let mut counts = vec![None, None, Some(count(0, bucket)), Some(count(1, bucket))];
-            counts.resize(11, None);
-            (end, counts)
+            let counts = vdev.waits.iter().map(|waits| waits.get(bucket).copied().unwrap_or(0));
+            // Nothing trims or rebuilds through a queue of its own.
+            (end, counts.chain(std::iter::repeat(0)).take(WAITS + 2).collect())
         });
         let rows: Vec<_> = rows.collect();
         self.buckets(vdev, HISTOGRAM, ("latency", &nicetime), &rows, name_width, text);
@@ -448,9 +452,9 @@ impl IoTable<'_> {
     fn sizes(self, vdev: &VdevIo, name_width: usize, text: &mut String) {
         let buckets = vdev.sizes.iter().map(Vec::len).max().unwrap_or(0);
         let rows = (SIZE_BUCKET_MIN..buckets).map(|bucket| {
-            let counts = vdev.sizes.iter().map(|sizes| Some(sizes.get(bucket).copied().unwrap_or(0)));
+            let counts = vdev.sizes.iter().map(|sizes| sizes.get(bucket).copied().unwrap_or(0));
             // Trims are not gathered, and nothing rebuilds through a queue of its own.
-            let counts = counts.chain(std::iter::repeat(Some(0))).take(2 * OF_SIZES.len());
+            let counts = counts.chain(std::iter::repeat(0)).take(2 * OF_SIZES.len());
             (1_u64.checked_shl(bucket as u32).unwrap_or(u64::MAX), counts.collect())
         });
         let rows: Vec<_> = rows.collect();
@@ -463,15 +467,11 @@ impl IoTable<'_> {
         vdev: &VdevIo,
         groups: Groups,
         (title, nice): (&str, &dyn Fn(u64) -> String),
-        rows: &[(u64, Vec<Option<u64>>)],
+        rows: &[(u64, Vec<u64>)],
         name_width: usize,
         text: &mut String,
     ) {
-        let shown = |count: &Option<u64>| match count {
-            None => "-".to_owned(),
-            Some(count) if self.is_exact => count.to_string(),
-            Some(count) => nicenum(*count),
-        };
+        let shown = |count: &u64| if self.is_exact { count.to_string() } else { nicenum(*count) };
         let widths = rows.iter().flat_map(|(_, counts)| counts).map(|count| shown(count).len());
         let width = widths.max().unwrap_or(0).max(HISTOGRAM_WIDTH);
         let name_width = name_width.max(title.len());
@@ -545,7 +545,7 @@ mod tests {
             path: Some(format!("/dev/{name}")),
             guid: Guid(name.bytes().last().map_or(0, u64::from)),
             totals: totals.to_vec(),
-            latencies: [vec![0, 0, 4], vec![]],
+            waits: [[vec![0, 0, 0, 4], vec![], vec![0, 0, 4], vec![]].to_vec(), vec![vec![0, 4]; QUEUES]].concat(),
             queued: vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 0],
             ..VdevIo::default()
         };
@@ -609,7 +609,7 @@ mod tests {
         let row = table.rows(&pool().children[0].children[0], Duration::from_secs(1), 10);
         let values: Vec<&str> = row.trim_end().split('\t').collect();
         assert_eq!(values[..7], ["sda", "0", "0", "10", "20", "1048576", "4194304"]);
-        assert_eq!(values[7..12], ["-", "-", "6", "0", "-"], "{row}");
+        assert_eq!(values[7..18], ["12", "-", "6", "-", "3", "3", "3", "3", "3", "-", "-"], "{row}");
         assert_eq!((values.len(), &values[18..20]), (7 + 11 + 14, &["1", "2"][..]), "{row}");
     }
 

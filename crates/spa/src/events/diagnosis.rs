@@ -42,15 +42,20 @@ impl Rule {
         usual: Option<Self>,
         setting: impl Fn(&str) -> Option<u64>,
     ) -> Option<Self> {
-        let (errors, within) = match class {
-            Class::Checksum => ("checksum_n", "checksum_t"),
-            Class::Io => ("io_n", "io_t"),
-            Class::Delay => ("slow_io_n", "slow_io_t"),
-            Class::Data | Class::SitOut | Class::IoFailure | Class::ProbeFailure => return None,
-        };
+        let [(errors, _), (within, _)] = Self::settings(class)?;
         let errors = setting(errors).or_else(|| usual.map(|rule| rule.errors))?;
         let within = setting(within).map(Duration::from_secs).or_else(|| usual.map(|rule| rule.within))?;
         Some(Self { errors, within })
+    }
+
+    /// The properties of a vdev that change the rule, how many errors and within how many seconds; each with its name in an event.
+    pub(crate) const fn settings(class: Class) -> Option<[(&'static str, &'static str); 2]> {
+        match class {
+            Class::Checksum => Some([("checksum_n", "vdev_cksum_n"), ("checksum_t", "vdev_cksum_t")]),
+            Class::Io => Some([("io_n", "vdev_io_n"), ("io_t", "vdev_io_t")]),
+            Class::Delay => Some([("slow_io_n", "vdev_slow_io_n"), ("slow_io_t", "vdev_slow_io_t")]),
+            Class::Data | Class::SitOut | Class::IoFailure | Class::ProbeFailure => None,
+        }
     }
 
     /// The rule for a kind of errors unless properties say otherwise, and its verdict; none for errors that condemn nothing.

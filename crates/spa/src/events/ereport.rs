@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use cenote_format::ids::Guid;
+use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId};
 use cenote_format::nvlist::{NvList, NvString, NvValue};
 use cenote_vdev::config::VdevConfig;
-use cenote_vdev::fault::{ErrorTotals, Fault, FaultKind, IoCause};
+use cenote_vdev::fault::{Evidence, Fault, FaultKind, IoCause};
 use cenote_vdev::queue::QueueClass;
-use cenote_vdev::tree::LeafState;
-use cenote_zio::DataError;
+use cenote_vdev::tree::{LeafState, VdevTree};
 
+use super::difference::Difference;
 use super::limits::Class;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
@@ -179,13 +179,36 @@ pub(super) fn resource(class: &str, name: &str, guid: Guid) -> NvList {
     list
 }
 
-/// The block that could not be read.
-pub(super) fn bookmark(list: &mut NvList, error: &DataError) {
-    let at = &error.bookmark;
-    list.push("zio_objset", at.objset.0);
-    list.push("zio_object", at.object.0);
-    list.push("zio_level", NvValue::Int64(i64::from(at.level)));
-    list.push("zio_blkid", at.block.0);
+/// The block that was read.
+pub(super) fn bookmark(list: &mut NvList, objset: ObjsetId, object: ObjectId, level: i64, block: BlockId) {
+    list.push("zio_objset", objset.0);
+    list.push("zio_object", object.0);
+    list.push("zio_level", NvValue::Int64(level));
+    list.push("zio_blkid", block.0);
+}
+
+/// The checksum that bytes have failed, and how they differ from the right ones, if that is known.
+pub(super) fn evidence(list: &mut NvList, evidence: Evidence<'_>) {
+    if let Some(about) = evidence.about.filter(|_| evidence.is_by_checksum)
+        && let Some(checksum) = about.checksum
+    {
+        list.push("cksum_algorithm", checksum);
+        if about.is_swapped {
+            list.push("cksum_byteswap", NvValue::Boolean);
+        }
+    }
+    if evidence.compared.is_empty() {
+        return;
+    }
+    let difference = Difference::of(evidence.compared);
+    list.push("bad_ranges", NvValue::Uint32Array(difference.bounds()));
+    list.push("bad_ranges_min_gap", NvValue::Uint32(difference.gap_min_bytes()));
+    list.push("bad_range_sets", NvValue::Uint32Array(difference.sets()));
+    list.push("bad_range_clears", NvValue::Uint32Array(difference.clears()));
+    if let Some((set, cleared)) = difference.bits(evidence.compared) {
+        list.push("bad_set_bits", NvValue::Uint8Array(set));
+        list.push("bad_cleared_bits", NvValue::Uint8Array(cleared));
+    }
 }
 
 /// The members of events about a vdev.
@@ -228,9 +251,10 @@ impl Vdevs {
         self.by_guid.get(&vdev).is_some_and(|facts| matches!(facts.kind, "disk" | "file"))
     }
 
-    /// The members of an ereport about a vdev.
-    pub(super) fn describe(&self, list: &mut NvList, vdev: Guid, errors: ErrorTotals) {
+    /// The members of an ereport about a vdev, whose counts the tree has.
+    pub(super) fn describe(&self, list: &mut NvList, vdev: Guid, tree: Option<&VdevTree>) {
         let Some(facts) = self.by_guid.get(&vdev) else { return };
+        let errors = tree.and_then(|tree| tree.error_counts(vdev)).map(|errors| errors.totals()).unwrap_or_default();
         list.push("vdev_guid", vdev.0);
         list.push("vdev_type", facts.kind);
         for (name, text) in [
@@ -249,6 +273,9 @@ impl Vdevs {
         list.push("vdev_read_errors", errors.read);
         list.push("vdev_write_errors", errors.write);
         list.push("vdev_cksum_errors", errors.checksum);
+        list.push("vdev_delays", tree.map_or(0, |tree| tree.slow_ios(vdev)));
+        // Writes that go past the cache are copied first: nobody changes them meanwhile.
+        list.push("dio_verify_errors", 0_u64);
         if let Some((guid, kind, path)) = &facts.parent {
             list.push("parent_guid", guid.0);
             list.push("parent_type", *kind);

@@ -17,7 +17,8 @@
 //! ```
 //! An event is a name-value list with the members, names and types of OpenZFS's: `ereport.fs.zfs.*` are errors, `sysevent.fs.zfs.*` changes,
 //! and `resource.fs.zfs.statechange` new states of devices. Members that say how OpenZFS's pipeline was doing (`zio_stage`, `zio_flags`,
-//! ...) are left out: there is no such pipeline.
+//! ...) are left out: there is no such pipeline. A checksum event says how the bytes differ from the right ones (`difference`), if a read, a scrub or a
+//! repair came to know both.
 //!
 //! **Life of an event.** It is made and numbered under the ring's lock, which is held for nothing else, and readers are woken. When the ring is
 //! full the oldest goes; a reader that had not seen it is told how many it missed. `zpool events -c` empties the ring.
@@ -35,6 +36,7 @@
 //! accident. *Events derived from error counts at a txg's end*: they would lack place and time.
 
 pub(crate) mod diagnosis;
+mod difference;
 mod ereport;
 mod limits;
 
@@ -49,7 +51,7 @@ use cenote_kstat::Settings;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::{Handle, Instant, Notify, boxed};
-use cenote_vdev::fault::Fault;
+use cenote_vdev::fault::{Evidence, Fault};
 use cenote_vdev::tree::{LeafState, VdevTree};
 use cenote_zio::DataError;
 
@@ -218,9 +220,9 @@ impl Events {
         let is_first = self.of.set(Of { handle, clock, opened, name, guid, tree: Arc::downgrade(tree) }).is_ok();
         assert!(is_first, "a pool is opened once");
         let events = Arc::downgrade(self);
-        tree.fault_log().watch(move |fault| {
+        tree.fault_log().watch(move |fault, evidence| {
             if let Some(events) = events.upgrade() {
-                events.fault(fault);
+                events.fault(fault, evidence);
             }
         });
     }
@@ -277,16 +279,16 @@ impl Events {
     }
 
     /// A fault of a device.
-    fn fault(&self, fault: &Fault) {
+    fn fault(&self, fault: &Fault, evidence: Evidence<'_>) {
         let Some(place) = Place::of_fault(fault) else { return };
         if place.class() == Class::Io && self.of.get().is_some() {
             self.suspects.lock().insert(fault.guid);
             self.suspected.all();
         }
-        self.post_ereport(fault.guid, &place);
+        self.post_ereport(fault.guid, &place, evidence);
     }
 
-    fn post_ereport(&self, vdev: Guid, place: &Place) {
+    fn post_ereport(&self, vdev: Guid, place: &Place, evidence: Evidence<'_>) {
         let Some(of) = self.of.get() else { return };
         let (tunables, class) = (self.tunables(), place.class());
         let key = Key::new(class, vdev, place.key());
@@ -296,11 +298,22 @@ impl Events {
             return;
         }
         let (failmode, tree) = (*self.failmode.lock(), of.tree.upgrade());
-        let status = tree.as_ref().and_then(|tree| tree.error_counts(vdev)).map(|errors| errors.totals());
         let mut list = ereport::head(class, *of.guid.lock(), vdev, ereport::ena(of.handle.now().as_ns()));
         ereport::pool(&mut list, &of.name, *of.guid.lock(), failmode);
-        vdevs.describe(&mut list, vdev, status.unwrap_or_default());
+        vdevs.describe(&mut list, vdev, tree.as_deref());
         place.describe(&mut list);
+        if let Some(about) = evidence.about {
+            ereport::bookmark(&mut list, about.objset, about.object, about.level, about.block);
+        }
+        let names = Rule::settings(class).into_iter().flatten();
+        for (name, member) in names {
+            if let Some(value) = self.setting(&vdevs, vdev, name) {
+                list.push(member, value);
+            }
+        }
+        if class == Class::Checksum {
+            ereport::evidence(&mut list, evidence);
+        }
         self.post(list);
         // A scrub repairs what it finds, and is not to take redundancy away meanwhile: as OpenZFS's daemon has it (`zfs_diagnosis.c`).
         let is_judged = vdevs.is_device(vdev) && !(class == Class::Checksum && place.is_of_scrub());
@@ -367,10 +380,9 @@ impl Events {
     pub(crate) fn probe_failed(&self, leaf: Guid) {
         let Some(of) = self.of.get() else { return };
         let vdevs = self.vdevs.lock().clone();
-        let status = of.tree.upgrade().and_then(|tree| tree.error_counts(leaf)).map(|errors| errors.totals());
         let mut list = ereport::head(Class::ProbeFailure, *of.guid.lock(), leaf, ereport::ena(of.handle.now().as_ns()));
         ereport::pool(&mut list, &of.name, *of.guid.lock(), *self.failmode.lock());
-        vdevs.describe(&mut list, leaf, status.unwrap_or_default());
+        vdevs.describe(&mut list, leaf, of.tree.upgrade().as_deref());
         self.post(list);
         if vdevs.is_device(leaf) {
             self.verdicts.lock().push_back((leaf, Verdict::Fault));
@@ -445,7 +457,8 @@ impl Events {
     pub(crate) fn data_error(&self, error: &DataError) {
         self.post_of_pool(Class::Data, |list| {
             list.push("zio_err", NvValue::Int32(EIO));
-            ereport::bookmark(list, error);
+            let at = &error.bookmark;
+            ereport::bookmark(list, at.objset, at.object, i64::from(at.level), at.block);
         });
     }
 

@@ -13,6 +13,7 @@ use super::limits::QueueClass;
 use super::order::Waiting;
 use super::room::{LeafQueue, Room};
 use crate::disk::Disk;
+use crate::iostat::Turn;
 
 /// Reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(crate) struct Aggregate {
     own: Range<u64>,
     others: Vec<JoinedRequest>,
     room: Room<Arc<LeafQueue>>,
+    /// When the leader began to wait; `None` if it did not.
+    since_ns: Option<u64>,
 }
 
 impl Aggregate {
@@ -105,25 +108,31 @@ impl Aggregate {
         own: Range<u64>,
         others: Vec<JoinedRequest>,
         room: Room<Arc<LeafQueue>>,
+        since_ns: Option<u64>,
     ) -> Self {
         debug_assert!(range.start <= own.start && own.end <= range.end, "an aggregate covers its leader's request");
-        Self { range, own, others, room }
+        Self { range, own, others, room, since_ns }
+    }
+
+    const fn turn(&self) -> Turn {
+        Turn { class: self.room.class().index(), since_ns: self.since_ns }
     }
 
     /// Reads for all of them; the leader's bytes come out. The room is to be kept until then, or until no request waits any more.
     pub(crate) fn read(self, disk: Disk) -> (Room<Arc<LeafQueue>>, Reading) {
-        let Self { range: all, own, others, room } = self;
+        let turn = self.turn();
+        let Self { range: all, own, others, room, .. } = self;
         let read = Box::pin(async move {
             let buf = Buf::unfilled((own.end - own.start) as usize);
             if others.is_empty() {
-                return disk.read(own.start, buf).await;
+                return disk.read_in_turn(turn, own.start, buf).await;
             }
             let wide = Buf::unfilled((all.end - all.start) as usize);
-            let (result, wide) = disk.read(all.start, wide).await;
+            let (result, wide) = disk.read_in_turn(turn, all.start, wide).await;
             if result.is_err() {
                 // Which part of it failed is not known: each finds out alone.
                 drop(others);
-                return disk.read(own.start, buf).await;
+                return disk.read_in_turn(turn, own.start, buf).await;
             }
             let part = |range: &Range<u64>, mut buf: Buf| {
                 let from = (range.start - all.start) as usize;
@@ -146,7 +155,7 @@ impl Aggregate {
     pub(crate) async fn write(self, disk: &Disk, block: Block, is_stable: bool) -> io::Result<()> {
         assert!(self.others.is_empty() || !is_stable, "a write that makes itself stable goes alone");
         if self.others.is_empty() {
-            let result = disk.write_as(self.own.start, block, is_stable).await;
+            let result = disk.write_as(self.own.start, block, is_stable, Some(self.turn())).await;
             drop(self.room);
             return result;
         }
@@ -168,11 +177,12 @@ impl Aggregate {
             wide.len(),
             "the memory of an aggregated write is filled by its requests, without a gap"
         );
-        let result = disk.write(self.range.start, wide.freeze()).await;
+        let turn = Some(self.turn());
+        let result = disk.write_as(self.range.start, wide.freeze(), false, turn).await;
         drop(self.room);
         if result.is_err() {
             drop(self.others);
-            return disk.write(self.own.start, block).await;
+            return disk.write_as(self.own.start, block, false, turn).await;
         }
         for member in self.others {
             let _ = member.sender.send(None);
@@ -201,7 +211,7 @@ impl LeafQueue {
             "a write has as many bytes as its range"
         );
         if let Some(room) = Room::pass(Arc::clone(self), class, &range) {
-            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room));
+            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room, None));
         }
         loop {
             let (sender, receiver) = oneshot::channel();

@@ -1,5 +1,6 @@
 //! Classes of requests, and how many of each a device is given at once.
 
+use crate::iostat;
 use crate::tunables::Tunables;
 
 /// The priority class of a request, the most urgent first.
@@ -41,13 +42,15 @@ impl QueueClass {
         }
     }
 
-    pub(super) const fn index(self) -> usize {
+    /// Its place among all.
+    pub(crate) const fn index(self) -> usize {
         self as usize
     }
 }
 
 /// How many classes there are.
-pub(super) const CLASSES: usize = QueueClass::ALL.len();
+pub(super) const CLASSES: usize = iostat::CLASSES;
+const _: () = assert!(CLASSES == QueueClass::ALL.len(), "each class has its histogram of times");
 
 /// Limits on the requests that one device is given at once, and on their aggregation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,6 +50,8 @@ pub(super) struct Waiting {
 pub(super) struct Chosen {
     pub(super) class: QueueClass,
     pub(super) range: Range<u64>,
+    /// When the first one came.
+    pub(super) arrived_ns: u64,
     pub(super) first: Member,
     /// The neighbours that are sent with it.
     pub(super) others: Vec<Member>,
@@ -152,7 +154,7 @@ impl Order {
 
     /// Takes a request out, with its neighbours that these children may have.
     fn take(&mut self, id: Id, children: u32, limits: &Limits) -> Option<Chosen> {
-        let Waiting { class, alone, member, .. } = self.remove(id)?;
+        let Waiting { class, alone, arrived_ns, member, .. } = self.remove(id)?;
         let (mut range, mut others) = (member.range.clone(), Vec::new());
         if !alone {
             self.gather(member.kind, children, limits, &mut range, &mut others);
@@ -171,7 +173,7 @@ impl Order {
                 || bytes(&member) + others.iter().map(bytes).sum::<u64>() == range.end - range.start,
             "writes are aggregated without gaps, and none over another"
         );
-        Some(Chosen { class, range, first: member, others })
+        Some(Chosen { class, range, arrived_ns, first: member, others })
     }
 
     /// As [`Self::next`] for a child that shares this queue. `None` if the other children should serve everything that waits.

@@ -204,11 +204,11 @@ impl LeafQueue {
 
     /// Wakes the requests that were chosen. They have been counted already.
     pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
-        let Chosen { class, range, first, others } = chosen;
+        let Chosen { class, range, arrived_ns, first, others } = chosen;
         self.count_size(class, &range, !others.is_empty());
         let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
         let others = others.into_iter().map(|member| member.join(self)).collect();
-        let aggregate = Aggregate::new(range, first.range, others, room);
+        let aggregate = Aggregate::new(range, first.range, others, room, Some(arrived_ns));
         // One that is dropped unread leaves its room, which comes back to `give_room`: no deeper than there are such.
         let _ = first.sender.send(Dequeued::Lead(aggregate));
     }
@@ -307,6 +307,10 @@ impl<Q: Borrow<Arc<LeafQueue>>> Room<Q> {
 }
 
 impl Room<Arc<LeafQueue>> {
+    pub(super) const fn class(&self) -> QueueClass {
+        self.class
+    }
+
     pub(super) const fn leaf(&self) -> &Arc<LeafQueue> {
         &self.queue
     }

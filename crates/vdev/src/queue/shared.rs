@@ -106,7 +106,7 @@ impl SharedQueue {
             && let Some(mirror_child) = self.mirror_children.get(preferred).filter(is_able)
             && let Some(room) = Room::pass(Arc::clone(&mirror_child.queue), class, &range)
         {
-            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room));
+            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room, None));
         }
         let now_ns = ask.now.as_ns();
         loop {

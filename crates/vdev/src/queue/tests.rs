@@ -7,12 +7,13 @@ use std::time::Duration;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sim::disk::{Fault, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Either, JoinSet, OpenOptions, Rng, Runtime, race};
+use cenote_taskq::{Class, Either, JoinSet, OpenOptions, Rng, Runtime, join_all, race};
 
 use super::aggregate::{Aggregate, Member};
 use super::limits::{CLASSES, Limits, QueueClass};
 use super::{Dequeued, Kind, LeafQueue, SharedQueue};
 use crate::disk::Disk;
+use crate::iostat::Slow;
 use crate::mirror::{Ask, Load};
 use crate::tunables::Tunables;
 
@@ -300,7 +301,7 @@ fn a_write_that_goes_away_while_it_joins_leaves_no_gap() {
         let block = Some(blocks[index as usize].clone());
         Member { kind: Kind::Write, range: range(index), block, sender }.join(&rig.queue)
     });
-    let aggregate = Aggregate::new(range(0).start..range(2).end, range(0), others.into(), room);
+    let aggregate = Aggregate::new(range(0).start..range(2).end, range(0), others.into(), room, None);
     rig.runtime.block_on(aggregate.write(&rig.disk, blocks[0].clone(), false)).unwrap();
     let written: Vec<u8> = blocks.iter().flat_map(|block| block.to_vec()).collect();
     assert_eq!(rig.sim.peek(4096, written.len()), written);
@@ -425,4 +426,35 @@ fn a_child_that_stands_still_holds_up_only_what_it_was_given() {
     let children = pair.read(&addresses, u32::MAX);
     assert!(children.iter().filter(|child| **child == 0).count() <= 2, "{children:?}");
     assert!(pair.runtime.handle().now() - began < Duration::from_millis(2100), "at most twice what it takes");
+}
+
+/// Requests one after the other on a device that takes a millisecond for each: the first waits for nobody, each other one for those before it.
+#[test]
+fn times_in_the_queue_and_at_the_device_are_told_apart() {
+    let rig = Rig::new(7, limits(false, 1));
+    let handle = rig.runtime.handle();
+    let slow = || Slow { after: Duration::from_secs(30), tell: Box::new(|_| panic!("none is slow")) };
+    rig.disk.count(Some(&handle), slow);
+    rig.sim.set_service_model(|_, _, _| Duration::from_millis(1));
+    let asker = rig.reader();
+    rig.runtime.block_on(join_all((0..4).map(|index| asker.read(QueueClass::SyncRead, index << 20, 4096))));
+    let asker = rig.reader();
+    rig.runtime.block_on(async { asker.write(32 << 20, Block::from(vec![1; 4096])).await.unwrap() });
+    // Two neighbours behind a third one go as one: that is one wait, its leader's.
+    let asker = rig.reader();
+    let places = [40 << 20, 50 << 20, (50 << 20) + 4096];
+    rig.runtime.block_on(join_all(places.map(|at| asker.read(QueueClass::Scrub, at, 4096))));
+    let waits = rig.disk.stats().unwrap().waits();
+    let times = |buckets: &[u64]| -> Vec<(usize, u64)> {
+        buckets.iter().enumerate().filter(|(_, count)| **count > 0).map(|(bucket, count)| (bucket, *count)).collect()
+    };
+    // 2^19 ns is 0.5 ms, 2^20 ns is 1.05 ms, 2^21 ns is 2.1 ms.
+    let queue = waits.queue.each_ref().map(|buckets| times(buckets));
+    assert_eq!(queue[QueueClass::SyncRead.index()], [(0, 1), (19, 1), (20, 1), (21, 1)], "{queue:?}");
+    assert_eq!(queue[QueueClass::AsyncWrite.index()], [(0, 1)]);
+    assert_eq!(queue[QueueClass::Scrub.index()], [(0, 1), (19, 1)]);
+    assert!(queue[QueueClass::SyncWrite.index()].is_empty() && queue[QueueClass::AsyncRead.index()].is_empty());
+    assert_eq!(waits.disk.each_ref().map(|buckets| times(buckets)), [vec![(19, 6)], vec![(19, 1)]]);
+    // 1, 2, 3 and 4 ms; 1 ms, 2 ms of the scrub's.
+    assert_eq!(waits.total.each_ref().map(|buckets| times(buckets)), [vec![(19, 2), (20, 2), (21, 2)], vec![(19, 1)]]);
 }

@@ -12,7 +12,7 @@ use super::topology::{Common, Top, Topology};
 use crate::config::{AllocationClass, RecordedState, VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Evidence, Fault, FaultKind};
 use crate::iostat::{Slow, SlowIo};
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
@@ -116,7 +116,8 @@ impl Builder<'_> {
             let tell = Box::new(move |io: SlowIo| {
                 let kind = FaultKind::Slow { is_write: io.is_write, took: io.took };
                 let (address_bytes, size_bytes) = (io.address_bytes, io.size_bytes);
-                common.faults.tell(&Fault { guid, path: path.clone(), address_bytes, size_bytes, kind, class: None });
+                let fault = Fault { guid, path: path.clone(), address_bytes, size_bytes, kind, class: None };
+                common.faults.tell(&fault, Evidence::default());
             });
             Slow { after: Duration::from_millis(self.tunables.zio_slow_io_ms), tell }
         };

@@ -218,6 +218,7 @@ impl Topology {
                 Err(faults) => {
                     for fault in faults.0 {
                         report.read_count += usize::from(fault.kind == FaultKind::Checksum);
+                        context.right(truth);
                         if !report.bad.contains(&fault) && report.bad.len() < VdevError::FAULTS_MAX {
                             report.bad.push(fault);
                         }

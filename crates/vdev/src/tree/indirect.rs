@@ -24,9 +24,9 @@ use cenote_taskq::yield_now;
 
 use super::copies::CopiesReport;
 use super::node::{Kind, Node};
-use super::{Check, Depth, Extent, Faults, ReadContext, Topology};
+use super::{Check, Depth, Extent, Faults, ReadContext, Seen, Topology};
 use crate::error::VdevError;
-use crate::fault::FaultKind;
+use crate::fault::{Compared, FaultKind};
 
 /// How many segments one block may be split into, over all mappings: as many as it has 512-byte sectors is absurd, and this
 /// is still far more than removal makes.
@@ -237,9 +237,13 @@ impl Topology {
         debug_assert!(choice.is_none_or(|choice| choice.len() == pieces.len()), "each piece has one copy chosen");
         for (index, piece) in pieces.iter().enumerate() {
             let chosen = choice.map(|choice| choice[index]);
-            let wrong = piece.copies.iter().enumerate().filter(|(copy, _)| Some(*copy) != chosen);
-            for leaf in wrong.flat_map(|(_, (_, leaves))| leaves) {
-                faults.add(self.report(leaf, piece.extent, FaultKind::Checksum, context));
+            let good = chosen.map(|chosen| &piece.copies[chosen].0);
+            for (_, (bad, leaves)) in piece.copies.iter().enumerate().filter(|(copy, _)| Some(*copy) != chosen) {
+                let compared = good.map(|good| Compared::whole(good, bad));
+                for leaf in leaves {
+                    let seen = Seen::Compared(compared.as_slice());
+                    faults.add(self.report_seen(leaf, piece.extent, FaultKind::Checksum, context, seen));
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use cenote_kstat::Snapshot;
 
 use super::VdevTree;
 use super::node::{Kind, Node};
+use crate::iostat::Waits;
 use crate::queue::{QueueClass, SizeCounts};
 
 /// The requests of a leaf: those since it was opened, and those of now.
@@ -12,8 +13,8 @@ use crate::queue::{QueueClass, SizeCounts};
 pub struct LeafIo {
     /// Requests that read, the bytes of these, and the same of those that wrote.
     pub totals: [u64; 4],
-    /// How often reads and writes took a time, by the power of two of its nanoseconds.
-    pub latencies: [Vec<u64>; 2],
+    /// Times of requests.
+    pub waits: Waits,
     /// For each class of requests, the most urgent first: those that wait, and those that the device has.
     pub queued: [(u32, u32); QueueClass::ALL.len()],
     /// For each class, how often requests had a size, by the power of two of its bytes: those that went to the device alone, and those that
@@ -36,7 +37,7 @@ impl VdevTree {
             let (stats, queue) = (node.stats()?, leaf.queue.as_ref()?);
             let io = LeafIo {
                 totals: stats.totals(),
-                latencies: stats.latencies(),
+                waits: stats.waits(),
                 queued: queue.depths(),
                 sizes: queue.sizes(),
                 discards: stats.discards(),

@@ -11,9 +11,10 @@ use cenote_taskq::{Either, Instant, race};
 
 use super::detached::Detached;
 use super::node::{Leaf, Node};
-use super::{Check, Extent, Faults, ReadContext, Topology};
+use super::{Check, Extent, Faults, ReadContext, Seen, Topology};
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, IoCause};
+use crate::iostat::Turn;
 use crate::mirror::Outcome;
 use crate::queue::{Dequeued, Kind, LeafQueue, Room};
 
@@ -46,7 +47,10 @@ impl Topology {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
         debug_assert!(leaf.holds(extent.address, extent.len), "no read leaves the data area (vdev, invariant 2)");
         let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
-            Some(_room) => disk.read(extent.address, Buf::unfilled(extent.len as usize)).await,
+            Some(_room) => {
+                let turn = Turn { class: context.class.index(), since_ns: None };
+                disk.read_in_turn(turn, extent.address, Buf::unfilled(extent.len as usize)).await
+            }
             // Boxed: a read that finds the device free needs no room for one that waits.
             None => {
                 Box::pin(async {
@@ -245,7 +249,7 @@ impl Topology {
         match check {
             Some(check) if !check.passes(&buf) => {
                 let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
-                Err(self.report(node, extent, kind, context).into())
+                Err(self.report_seen(node, extent, kind, context, Seen::Bytes(buf, check.size)).into())
             }
             _ => Ok(buf),
         }

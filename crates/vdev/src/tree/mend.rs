@@ -45,49 +45,19 @@ use std::sync::Arc;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{Class, Notify, boxed, for_each_concurrent};
 
 use super::gate::Flight;
 use super::node::{Kind, Leaf, Node};
 use super::write::{WriteContext, column_bytes, parity_columns};
-use super::{Depth, Extent, ReadContext, Topology, VdevTree};
+use super::{Damage, Depth, Extent, ReadContext, Seen, Topology, VdevTree};
 use crate::dtl::Dtl;
 use crate::error::VdevError;
-use crate::fault::{Fault, FaultKind, IoCause};
+use crate::fault::{About, Compared, Fault, FaultKind, IoCause};
 use crate::queue::QueueClass;
 
 /// Parts of one block that are compared at once.
 const PARTS_AT_ONCE: usize = 16;
-
-/// The leaves that gave a read wrong bytes, or none, though it may have succeeded with others.
-#[derive(Debug, Default)]
-pub struct Damage {
-    is_found: AtomicBool,
-    leaves: Mutex<Vec<Guid>>,
-}
-
-impl Damage {
-    pub(super) fn note(&self, leaf: Guid) {
-        self.is_found.store(true, Ordering::Release);
-        let mut leaves = self.leaves.lock();
-        if leaves.len() < VdevError::FAULTS_MAX && !leaves.contains(&leaf) {
-            leaves.push(leaf);
-        }
-    }
-
-    /// Whether there is any.
-    #[must_use]
-    pub fn is_found(&self) -> bool {
-        self.is_found.load(Ordering::Acquire)
-    }
-
-    /// The leaves; they have been charged with the error.
-    #[must_use]
-    pub fn leaves(&self) -> Vec<Guid> {
-        self.leaves.lock().clone()
-    }
-}
 
 /// A block to be mended on one top-level vdev.
 #[derive(Clone, Debug)]
@@ -109,6 +79,8 @@ pub struct Mend {
     pub is_resilver: bool,
     /// Leaves that are charged with the damage already. `None`: no leaf is to be, since damage is no wonder here.
     pub charged: Option<Vec<Guid>>,
+    /// The block, for those who are told of more damage.
+    pub about: About,
 }
 
 /// A leaf on which bytes of a block were written again.
@@ -386,7 +358,8 @@ impl Topology {
             }
             return Ok(0);
         };
-        let reading = ReadContext::new(mend.birth).of_class(mend.class);
+        let damage = Damage::of(mend.about);
+        let reading = ReadContext::new(mend.birth).of_class(mend.class).noting(&damage);
         let context = WriteContext { birth: mend.birth, class: mend.class, is_stable: false };
         let is_stale = *is_lacking || node.missed.contains(mend.birth) || node.is_rebuilding();
         if mend.is_resilver {
@@ -404,17 +377,18 @@ impl Topology {
         }
         let is_right = |read: &[u8]| read[..*size] == bytes[..*size];
         // The reader that found the damage has counted it; damage that nobody has found yet is counted below.
-        let kind = match self.read_one(node, extent, None, reading.speculative()).await {
+        let (kind, wrong) = match self.read_one(node, extent, None, reading.speculative()).await {
             Ok(read) if is_right(&read) => return Ok(0),
-            Ok(_) => FaultKind::Checksum,
+            Ok(read) => (FaultKind::Checksum, Some(read)),
             Err(faults) => match faults.0.first().map(|fault| fault.kind) {
-                Some(kind) if kind.is_damage() => kind,
+                Some(kind) if kind.is_damage() => (kind, None),
                 // It does not answer, or is gone by now.
                 _ => return Ok(0),
             },
         };
         if !is_stale && !is_shadow && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
-            self.report(node, extent, kind, reading);
+            let compared = wrong.as_deref().map(|bad| Compared::whole(&bytes[..*size], bad));
+            self.report_seen(node, extent, kind, reading, Seen::Compared(compared.as_slice()));
         }
         if let Err(error) = self.write_in_turn(disk, queue, context, extent, bytes.clone()).await {
             return Err(self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading));

@@ -24,6 +24,7 @@ mod build;
 mod control;
 mod copies;
 mod current;
+mod damage;
 mod deadman;
 mod detached;
 mod evacuate;
@@ -60,12 +61,13 @@ use cenote_taskq::{Group, Handle};
 pub use control::TreeControl;
 pub use copies::CopiesReport;
 pub use current::Retired;
+pub use damage::Damage;
 pub use deadman::HangStatus;
 pub use free::FreeWrite;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
 pub use kstat::LeafIo;
-pub use mend::{Damage, Mend, Mended, MendedLeaf, MendsPaused};
+pub use mend::{Mend, Mended, MendedLeaf, MendsPaused};
 pub use node::{CoarseSectors, LeafState};
 pub use rebuild::{RebuildRange, Rebuilt};
 pub use set::VdevSet;
@@ -77,7 +79,9 @@ pub use write::{WriteContext, Written};
 use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::error::VdevError;
-use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog};
+use crate::fault::{Compared, ErrorCounts, Fault, FaultKind, FaultLog};
+use crate::iostat::IoStats;
+pub use crate::iostat::Waits;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
@@ -157,6 +161,11 @@ impl<'a> ReadContext<'a> {
         Self { damage: None, ..self }
     }
 
+    /// These are the right bytes of the place that was read: leaves that gave others are told of, with the difference.
+    pub fn right(&self, block: &[u8]) {
+        self.damage.inspect(|damage| damage.right(block));
+    }
+
     /// The same, with the leaves noted that give wrong bytes or none.
     #[must_use]
     pub const fn noting(self, damage: &'a Damage) -> Self {
@@ -200,6 +209,16 @@ impl Check<'_> {
             padding.fill(0);
         }
     }
+}
+
+/// The bytes of a range that is reported.
+enum Seen<'a> {
+    /// There are none, or they say nothing.
+    Nothing,
+    /// They have failed the check, which was of so many of them.
+    Bytes(Buf, usize),
+    /// They were compared with those that belong there. Empty where these are not known.
+    Compared(&'a [Compared<'a>]),
 }
 
 /// The faults met in one read, bounded.
@@ -328,6 +347,12 @@ impl VdevTree {
     #[must_use]
     pub fn error_counts(&self, guid: Guid) -> Option<Arc<ErrorCounts>> {
         self.topology().lookup(guid).map(|node| node.errors.clone())
+    }
+
+    /// Requests of a leaf that took long ([`VdevStatus::slow_ios`]).
+    #[must_use]
+    pub fn slow_ios(&self, guid: Guid) -> u64 {
+        self.topology().lookup(guid).and_then(node::Node::stats).map_or(0, IoStats::slow_count)
     }
 
     /// Counts bytes of a leaf that were damaged and were written again, other than blocks: labels.

@@ -22,6 +22,8 @@
 //!
 //! Neighbouring columns on a child are read with one I/O, across gaps of up to [`GAP_MAX_BYTES`].
 
+use std::collections::BTreeMap;
+
 use cenote_codec::raidz::{self, Column as Parity};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
@@ -30,9 +32,9 @@ use cenote_taskq::{join_all, yield_now};
 use super::gate::Flight;
 use super::node::{Kind, Node};
 use super::write::parity_columns;
-use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Seen, Topology};
 use crate::error::VdevError;
-use crate::fault::{Fault, FaultKind, IoCause};
+use crate::fault::{Compared, Fault, FaultKind, IoCause};
 use crate::layout::{Column, StripeMap};
 
 /// Read this much more rather than send a second I/O (`zfs_vdev_read_gap_limit`).
@@ -557,14 +559,17 @@ impl<'a> Stripe<'a> {
     fn audit_devices(&mut self, block: &Buf, devices: &[Held<'a>]) {
         let Ok(parity) = parity_columns(&self.map, &Buf::copied_from(block).freeze()) else { return };
         for held in devices {
-            let differs = |(index, run): &&(usize, u32)| {
-                let truth = parity[*index].as_deref().unwrap_or_else(|| &block[self.place(*index)]);
-                self.runs[*run as usize][..] != *truth
+            let compared = |(index, run): &(usize, u32)| {
+                let good = parity[*index].as_deref().unwrap_or_else(|| &block[self.place(*index)]);
+                (*index, Compared::whole(good, &self.runs[*run as usize]))
             };
+            let differs = |(_, compared): &(usize, Compared<'_>)| compared.good != compared.bad;
             let kind = if held.is_stale { FaultKind::Stale } else { FaultKind::Checksum };
-            if let Some((index, _)) = held.columns.iter().find(differs) {
-                let extent = extent_of(&self.map.columns()[*index]);
-                self.faults.add(self.tree.report(held.leaf, extent, kind, self.context));
+            if let Some((index, compared)) = held.columns.iter().map(compared).find(differs) {
+                let extent = extent_of(&self.map.columns()[index]);
+                let seen = Seen::Compared(&[compared]);
+                let fault = self.tree.report_seen(held.leaf, extent, kind, self.context, seen);
+                self.faults.add(fault);
             }
         }
     }
@@ -665,6 +670,8 @@ impl<'a> Stripe<'a> {
         let width = self.map.row_width();
         let parity_count = self.map.parity_count();
         let mut wrong = Vec::new();
+        // The right bytes of wrong columns of parity.
+        let mut parity_truths = BTreeMap::new();
         debug_assert_eq!(block.len() as u64, self.map.block_bytes(), "columns are compared with all of the block");
         for row in 0..self.cells.len() / width {
             let (first, first_data, end) = (row * width, row * width + parity_count, (row + 1) * width);
@@ -675,8 +682,13 @@ impl<'a> Stripe<'a> {
                 let mut parity = vec![vec![0; self.map.columns()[first].size_bytes as usize]; parity_count];
                 let mut spaces: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
                 if raidz::generate(&data, &mut spaces).is_ok() {
-                    let differs = |&index: &usize| self.bytes(index).is_some_and(|read| read != parity[index - first]);
-                    wrong.extend((first..first_data).filter(differs));
+                    let differs = |index: usize, truth: &[u8]| self.bytes(index).is_some_and(|read| read != truth);
+                    for (index, truth) in
+                        (first..first_data).zip(parity).filter(|(index, truth)| differs(*index, truth))
+                    {
+                        wrong.push(index);
+                        parity_truths.insert(index, truth);
+                    }
                 }
             }
             if all {
@@ -690,8 +702,15 @@ impl<'a> Stripe<'a> {
         for part in neighbours(columns, &wrong) {
             let stale = matches!(self.cells[part[0]], Cell::Have { stale: true, .. });
             let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
-            let child = self.child(&columns[part[0]]);
-            self.faults.add(self.tree.report(child, span(columns, part), kind, self.context));
+            let (child, extent) = (self.child(&columns[part[0]]), span(columns, part));
+            let compared = part.iter().filter_map(|&index| {
+                let good = parity_truths.get(&index).map_or_else(|| &block[self.place(index)], Vec::as_slice);
+                let at_bytes = columns[index].address_bytes - extent.address;
+                Some(Compared { at_bytes, ..Compared::whole(good, self.bytes(index)?) })
+            });
+            let compared: Vec<_> = compared.collect();
+            let fault = self.tree.report_seen(child, extent, kind, self.context, Seen::Compared(&compared));
+            self.faults.add(fault);
         }
     }
 

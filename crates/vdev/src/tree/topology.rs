@@ -68,7 +68,7 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, gate, mend};
+use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Seen, Suspension, Verify, deadman, gate, mend};
 use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
@@ -127,6 +127,8 @@ pub(super) struct Common {
     pub(super) suspension: OnceLock<Arc<Suspension>>,
     /// Repairs that are under way.
     pub(super) mends: mend::Mends,
+    /// Wrong bytes that are kept until the right ones are known.
+    pub(super) held_bytes: AtomicU64,
     /// Txgs that leaves lack since spares were given something in their places, and that nobody has noted yet.
     pub(super) passed_over: Mutex<BTreeMap<Guid, Dtl>>,
 }
@@ -154,6 +156,7 @@ impl Common {
             indirect: OnceLock::new(),
             suspension: OnceLock::new(),
             mends: mend::Mends::default(),
+            held_bytes: AtomicU64::new(0),
             passed_over: Mutex::default(),
         }
     }
@@ -458,6 +461,18 @@ impl Topology {
 
     /// A fault, counted and logged unless it was to be expected.
     pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext<'_>) -> Fault {
+        self.report_seen(node, extent, kind, context, Seen::Nothing)
+    }
+
+    /// The same, with the bytes that were read.
+    pub(super) fn report_seen(
+        &self,
+        node: &Node,
+        extent: Extent,
+        kind: FaultKind,
+        context: ReadContext<'_>,
+        seen: Seen<'_>,
+    ) -> Fault {
         let fault = Fault { class: Some(context.class), ..self.fault(node, extent, kind) };
         let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
         if matches!(kind, FaultKind::Write(_)) {
@@ -471,6 +486,7 @@ impl Topology {
         } else if is_noted {
             node.errors.count(kind);
             self.common.faults.push(fault.clone());
+            self.tell(&fault, context, seen);
         }
         fault
     }
