@@ -256,6 +256,13 @@ fn an_expansion_waits_for_a_device_in_each_of_its_states() {
         images.run("zpool", &["scrub", "mine"]);
         assert!(status().contains("expand: expansion of raidz1-0 in progress since "), "{tunable}: {}", status());
         assert!(status().contains("scrub repaired 0B"), "{tunable}: {}", status());
+        assert!(
+            status().contains("% done, paused for resilver or clear\n\tthe expansion waits until "),
+            "{}",
+            status()
+        );
+        let json = images.run("zpool", &["status", "-j", "mine"]);
+        assert!(json.contains("\"waiting_for_resilver\":\"1\""), "{json}");
         images.note_files();
         zdb(&images);
         images.run("zpool", &["online", "mine", "1.img"]);
