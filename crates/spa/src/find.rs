@@ -289,8 +289,9 @@ impl FoundPool {
         Ok(again)
     }
 
-    /// Keeps the spares and cache devices that are this pool's, opened for this process alone like its leaves, so that nobody makes something
-    /// else of them meanwhile. Others that were found on the way are left out. Lines say which cannot be had: the pool needs none of them.
+    /// Keeps the spares and cache devices that are this pool's. Cache devices are opened for this process alone like leaves, so that nobody makes
+    /// something else of them meanwhile. Spares are not, before they are taken: other pools may have them in their lists. Others that were found on
+    /// the way are left out. Lines say which cannot be had: the pool needs none of them.
     pub(crate) async fn lock_auxiliaries(&mut self, handle: &Handle, own: &BTreeSet<Guid>) -> Vec<String> {
         let leaves: BTreeSet<PathBuf> = self.leaves.values().map(|leaf| leaf.disk.device().path().to_owned()).collect();
         let (mut kept, mut lines) = (BTreeMap::new(), Vec::new());
@@ -303,12 +304,11 @@ impl FoundPool {
             };
             let path = node.unwrap_or_else(|| whole.to_owned());
             // A partition of a disk that has a leaf too: the disk is had already.
-            if leaves.contains(&path) {
+            if auxiliary.state == PoolState::Spare || leaves.contains(&path) {
                 kept.insert(auxiliary.guid, auxiliary.clone());
                 continue;
             }
-            let what = if auxiliary.state == PoolState::Spare { "hot spare" } else { "cache device" };
-            let line = |why: String| format!("the {what} {} is not used: {why}", path.display());
+            let line = |why: String| format!("the cache device {} is not used: {why}", path.display());
             match handle.open_alone(&path, LOCK_PATIENCE).await {
                 Ok(device) => {
                     let report = probe_device(&device).await;
@@ -426,16 +426,49 @@ pub(crate) async fn open_leaf(
     Err(why.join("; "))
 }
 
-/// Whether the device at a path has the label of this spare.
-pub(crate) async fn has_spare_label(handle: &Handle, path: &Path, guid: Guid) -> bool {
-    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return false };
+/// The use of a hot spare, as the labels of its device show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpareUse {
+    /// No pool has taken it.
+    Free,
+    /// The pool of this name has.
+    UsedBy(String),
+    /// Its device is not there, or is another one.
+    Gone,
+}
+
+/// A spare whose device is at a path, opened to be read: whoever takes it opens it anew.
+pub(crate) async fn look_at_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
+    let device = handle.open(path, OpenOptions::default()).await.ok()?;
     let report = probe_device(&device).await;
-    report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare)
+    let mut spares = report.labelled().filter_map(auxiliary_of);
+    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
+}
+
+/// The use of the spare whose device is at a path.
+pub(crate) async fn spare_use(handle: &Handle, path: &Path, guid: Guid) -> SpareUse {
+    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return SpareUse::Gone };
+    let report = probe_device(&device).await;
+    if report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare) {
+        return SpareUse::Free;
+    }
+    let of = report.labelled().flat_map(leaves_of).find(|(_, leaf)| leaf.guid == guid);
+    let is_destroyed = |leaf: &FoundLeaf| leaf.config.u64("state") == Some(PoolState::Destroyed.number());
+    let of = of.filter(|(_, leaf)| !is_destroyed(leaf));
+    match of.as_ref().and_then(|(_, leaf)| leaf.config.str("name")) {
+        Some(pool) => SpareUse::UsedBy(pool.to_owned()),
+        None => SpareUse::Gone,
+    }
+}
+
+/// The guid of the spare that a device is by its labels.
+pub(crate) fn spare_of(report: &LabelReport) -> Option<Guid> {
+    auxiliary_of(report).filter(|found| found.state == PoolState::Spare).map(|found| found.guid)
 }
 
 /// Opens a spare's device for this process alone, if it is there and nobody has it.
 pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
-    let device = handle.open_alone(path, Duration::ZERO).await.ok()?;
+    let device = handle.open_alone(path, LOCK_PATIENCE).await.ok()?;
     let report = probe_device(&device).await;
     let mut spares = report.labelled().filter_map(auxiliary_of);
     spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)

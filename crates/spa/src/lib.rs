@@ -89,7 +89,9 @@ pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
 pub use events::{Event, Events, NewEvents, state_name};
 pub use failmode::FailMode;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
-pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
+pub use find::{
+    Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, SpareUse, find,
+};
 pub use foreign::foreign;
 pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};

@@ -256,6 +256,13 @@ fn an_expansion_waits_for_a_device_in_each_of_its_states() {
         images.run("zpool", &["scrub", "mine"]);
         assert!(status().contains("expand: expansion of raidz1-0 in progress since "), "{tunable}: {}", status());
         assert!(status().contains("scrub repaired 0B"), "{tunable}: {}", status());
+        assert!(
+            status().contains("% done, paused for resilver or clear\n\tthe expansion waits until "),
+            "{}",
+            status()
+        );
+        let json = images.run("zpool", &["status", "-j", "mine"]);
+        assert!(json.contains("\"waiting_for_resilver\":\"1\""), "{json}");
         images.note_files();
         zdb(&images);
         images.run("zpool", &["online", "mine", "1.img"]);
@@ -779,4 +786,96 @@ fn a_pool_is_split_by_whoever_has_it() {
             }
         }
     }
+}
+
+/// Pools share a spare, as in OpenZFS: one has it at a time, which the other sees, and it is free for both again.
+#[test]
+fn two_pools_share_a_spare() {
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    let mut create = images.bare();
+    common::good(create.args(["zpool", "create", "other", "mirror", &path("x"), &path("y")]));
+    let spare = path("z");
+    for pool in ["mine", "other"] {
+        images.run("zpool", &["add", pool, "spare", &spare]);
+        let again = images.refused("zpool", &["add", pool, "spare", &spare]);
+        assert!(again.contains("is part of this pool"), "{again}");
+    }
+    let seen = |pool: &str, state: &str| {
+        let status = images.run("zpool", &["status", pool]);
+        assert!(status.lines().any(|line| line.contains(&spare) && line.ends_with(state)), "{pool}, {state}: {status}");
+    };
+    for pool in ["mine", "other"] {
+        seen(pool, "AVAIL   ");
+    }
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    images.run("zpool", &["offline", "-f", "other", &path("y")]);
+    images.run("zpool", &["replace", "-w", "mine", "1.img", &spare]);
+    seen("mine", "INUSE     currently in use");
+    seen("other", "INUSE     in use by pool 'mine'");
+    let refused = images.refused("zpool", &["replace", "other", &path("y"), &spare]);
+    assert!(refused.contains("pool 'mine'"), "{refused}");
+    let refused = images.refused("zpool", &["remove", "mine", &spare]);
+    assert!(refused.contains("the spare is in use"), "{refused}");
+    images.run("zpool", &["detach", "mine", &spare]);
+    for pool in ["mine", "other"] {
+        seen(pool, "AVAIL   ");
+    }
+    images.run("zpool", &["replace", "-w", "other", &path("y"), &spare]);
+    seen("other", "INUSE     currently in use");
+    seen("mine", "INUSE     in use by pool 'other'");
+    images.run("zpool", &["remove", "mine", &spare]);
+    assert!(!images.run("zpool", &["status", "mine"]).contains(&spare));
+    seen("other", "INUSE     currently in use");
+    images.run("zpool", &["detach", "other", &spare]);
+    seen("other", "AVAIL   ");
+}
+
+/// The same while servers have both: neither keeps the spare from the other before it takes it.
+#[test]
+fn two_servers_share_a_spare() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    let mut create = images.bare();
+    common::good(create.args(["zpool", "create", "other", "mirror", &path("x"), &path("y")]));
+    let (spare, y) = (path("z"), path("y"));
+    let servers = ["mine", "other"].map(|pool| Mounted::new(&images, pool));
+    for pool in ["mine", "other"] {
+        images.run("zpool", &["add", pool, "spare", &spare]);
+    }
+    let until_seen = |pool: &str, state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = images.run("zpool", &["status", pool]);
+            if status.lines().any(|line| line.contains(&spare) && line.contains(state)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{pool}, {state}: {status}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    for pool in ["mine", "other"] {
+        until_seen(pool, "AVAIL");
+    }
+    // It is taken by itself, and not twice.
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    until_seen("mine", "currently in use");
+    until_seen("other", "in use by pool 'mine'");
+    images.run("zpool", &["offline", "-f", "other", &y]);
+    images.refused("zpool", &["replace", "other", &y, &spare]);
+    images.run("zpool", &["wait", "-t", "resilver,replace", "mine"]);
+    until_seen("other", "in use by pool 'mine'");
+    // It is free again when the device is back.
+    images.run("zpool", &["online", "mine", "1.img"]);
+    until_seen("mine", "AVAIL");
+    until_seen("other", "AVAIL");
+    images.run("zpool", &["replace", "-w", "other", &y, &spare]);
+    until_seen("mine", "in use by pool 'other'");
+    for server in servers {
+        server.end(End::Unmount);
+    }
+    zdb(&images);
 }

@@ -190,6 +190,19 @@ impl Pool {
     /// The device cannot have that place, or cannot be written: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
+        let held = match options.new {
+            NewDevice::Spare(guid) => self.hold_spare(guid).await?.then_some(guid),
+            NewDevice::Disk(_) => None,
+        };
+        let attached = self.attach_held(options).await;
+        if let (Some(guid), Err(_)) = (held, &attached) {
+            self.let_spares_go(&[guid]).await?;
+        }
+        attached
+    }
+
+    /// The same with a device that is this process's alone.
+    async fn attach_held(&self, options: AttachOptions) -> Result<Txg, SpaError> {
         let plan = self.look(move |syncer| Box::pin(async move { syncer.plan_attachment(options).await })).await?;
         if let Some((label, disk)) = plan.label.as_ref().zip(plan.disk.as_ref()) {
             let cannot = |error| refuse(format!("{} cannot be labelled: {error}", disk.path()));
@@ -250,6 +263,9 @@ impl Pool {
         self.wait_synced(txg).await?;
         let leaves: Vec<LeafCommit> = detached.into_iter().filter_map(|detached| detached.leaf).collect();
         self.clear(&leaves).await?;
+        let guids: Vec<Guid> = leaves.iter().map(|leaf| leaf.guid).collect();
+        drop(leaves);
+        self.let_spares_go(&guids).await?;
         Ok(txg)
     }
 }

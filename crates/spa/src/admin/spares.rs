@@ -12,8 +12,13 @@
 //! `zpool replace` does (`admin::attach`), and so a resilver begins. When the device is back, or forgiven, it is marked `unspare`, and the end of its
 //! resilver sends the spare back ([`Pool::finish_replacing`]); the one who replaces or detaches the device decides otherwise.
 //!
+//! **Shared spares.** Several pools may list a spare: it has one guid and, while it is free, a label that names no pool, as in OpenZFS. The
+//! kernel has a table of them; here processes have to agree. So a free spare is open to be read alone. Who takes it opens it for his process
+//! alone, and looks at its label then; a spare in use has the label of a leaf, and stays locked while its pool is open. Who gives it back writes
+//! the spare's label, and lets go of the lock.
+//!
 //! **Invariants.** 1. A spare is taken only if its device is this process's alone and has its label. 2. A vdev has one spare at most: below a `spare` none
-//! is asked for.
+//! is asked for. 3. Of a spare that is free no process has the lock for longer than it takes to label it.
 //!
 //! **Crash.** A spare is part of the pool from the attachment's txg on. A power cut before that leaves it free, and the next opening takes it.
 
@@ -25,11 +30,11 @@ use cenote_taskq::{Class, boxed};
 
 use crate::admin::attach::{AttachOptions, NewDevice};
 use crate::events::{Event, NewEvents};
-use crate::find::{has_spare_label, open_spare};
+use crate::find::{look_at_spare, open_spare, spare_use};
 use crate::open::spares_l2cache::AuxKind;
 use crate::pool::Pool;
 use crate::sync::Syncer;
-use crate::{FoundAuxiliary, SpaError};
+use crate::{FoundAuxiliary, Refusal, SpaError, SpareUse};
 
 /// A hot spare of the list that no vdev has.
 struct Free {
@@ -51,27 +56,74 @@ impl Pool {
     #[boxed]
     pub async fn look_at_spares(&self) -> Result<(), SpaError> {
         let spares = self.look(|syncer| Box::pin(async move { syncer.free_spares().await })).await?;
-        let (mut gone, mut back) = (Vec::new(), Vec::new());
+        let mut changed = Vec::new();
         for Free { guid, path, found } in spares {
-            match found {
-                Some(found) if !has_spare_label(self.handle(), found.disk.device().path(), guid).await => {
-                    gone.push(guid)
-                }
-                Some(_) => {}
-                None => back.extend(open_spare(self.handle(), &path, guid).await),
+            let place = found.as_ref().map_or(path, |found| found.disk.device().path().to_owned());
+            let now = look_at_spare(self.handle(), &place, guid).await;
+            assert!(now.as_ref().is_none_or(|now| now.guid == guid), "a spare is known by its guid");
+            if now.is_some() != found.is_some() {
+                changed.push((guid, now));
             }
         }
-        if gone.is_empty() && back.is_empty() {
+        if changed.is_empty() {
             return Ok(());
         }
+        self.set_spares(changed).await?;
+        // Readers see it with the next root.
+        self.sync().await.map(drop)
+    }
+
+    /// Has these spares be there, or not.
+    async fn set_spares(&self, changed: Vec<(Guid, Option<FoundAuxiliary>)>) -> Result<(), SpaError> {
         self.peek(move |syncer| {
             let mut found = (*syncer.devices.found.auxiliaries).clone();
-            found.retain(|guid, _| !gone.contains(guid));
-            found.extend(back.into_iter().map(|spare| (spare.guid, spare)));
+            for (guid, spare) in changed {
+                match spare {
+                    Some(spare) => drop(found.insert(guid, spare)),
+                    None => drop(found.remove(&guid)),
+                }
+            }
             syncer.devices.found.auxiliaries = found.into();
         })
-        .await?;
-        // Readers see it with the next root.
+        .await
+    }
+
+    /// Has a free spare's device be this process's alone: it is about to be taken. False for what is no such spare.
+    ///
+    /// # Errors
+    /// Its device is not there, or another pool has taken it.
+    pub(crate) async fn hold_spare(&self, guid: Guid) -> Result<bool, SpaError> {
+        let spares = self.look(|syncer| Box::pin(async move { syncer.free_spares().await })).await?;
+        let Some(Free { path, found, .. }) = spares.into_iter().find(|spare| spare.guid == guid) else {
+            return Ok(false);
+        };
+        let place = found.map_or_else(|| path.clone(), |found| found.disk.device().path().to_owned());
+        let Some(spare) = open_spare(self.handle(), &place, guid).await else {
+            let what = match spare_use(self.handle(), &place, guid).await {
+                SpareUse::UsedBy(pool) => format!("the spare {} is in use by pool '{pool}'", path.display()),
+                SpareUse::Free => format!("another process has the spare {}: try again", path.display()),
+                SpareUse::Gone => format!("the spare {} is not there", path.display()),
+            };
+            return Err(SpaError::refused(Refusal::NotThere, what));
+        };
+        assert_eq!(spare.guid, guid, "a spare is taken that has its label (invariant 1)");
+        self.set_spares(vec![(guid, Some(spare))]).await?;
+        Ok(true)
+    }
+
+    /// Lets go of the devices of spares that are free: others may take them.
+    pub(crate) async fn let_spares_go(&self, guids: &[Guid]) -> Result<(), SpaError> {
+        let spares = self.look(|syncer| Box::pin(async move { syncer.free_spares().await })).await?;
+        let mut changed = Vec::new();
+        for Free { guid, path, found } in spares.into_iter().filter(|spare| guids.contains(&spare.guid)) {
+            let place = found.map_or(path, |found| found.disk.device().path().to_owned());
+            changed.push((guid, look_at_spare(self.handle(), &place, guid).await));
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.set_spares(changed).await?;
+        // The last root has the devices as they were.
         self.sync().await.map(drop)
     }
 

@@ -22,9 +22,11 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Rng, join_all};
 use cenote_vdev::commit::initialize;
+use cenote_vdev::leaf::probe;
 
 use crate::config::{CONFIG_BLOCK_BYTES, PoolState, VERSION};
 use crate::error::LabelError;
+use crate::find::spare_of;
 use crate::open::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
 use crate::{FoundAuxiliary, SpaError};
 
@@ -137,12 +139,22 @@ pub(crate) fn spare_label(listed: &NvList) -> NvList {
 }
 
 impl MadeAux {
-    /// Gives what is asked for identities, and the new draids their spares.
-    pub(crate) fn new(spec: AuxSpec, ashift: Option<u32>, vdevs: &MadeVdevs, rng: &mut Rng) -> Result<Self, SpaError> {
+    /// Gives what is asked for identities, and the new draids their spares. A device that is a spare already stays the same one: another pool may
+    /// have it in its list, and each sees by the labels whether it is in use.
+    pub(crate) async fn new(
+        spec: AuxSpec,
+        ashift: Option<u32>,
+        vdevs: &MadeVdevs,
+        rng: &mut Rng,
+    ) -> Result<Self, SpaError> {
         let mut make = |specs: Vec<DiskSpec>| {
             specs.into_iter().map(|spec| MadeDisk::new(spec, ashift, rng)).collect::<Result<Vec<_>, _>>()
         };
-        let (spares, caches) = (make(spec.spares)?, make(spec.caches)?);
+        let (mut spares, caches) = (make(spec.spares)?, make(spec.caches)?);
+        for spare in &mut spares {
+            let before = spare_of(&probe(&spare.spec.disk).await);
+            spare.guid = before.unwrap_or(spare.guid);
+        }
         let mut distributed = Vec::new();
         for (id, top) in (vdevs.first_id..).zip(&vdevs.tops) {
             if let TopKind::Draid { parity, spares, .. } = top.kind {
@@ -152,6 +164,17 @@ impl MadeAux {
             }
         }
         Ok(Self { spares, caches, distributed })
+    }
+
+    /// The spares that have disks.
+    pub(crate) fn spare_guids(&self) -> Vec<Guid> {
+        self.spares.iter().map(|spare| spare.guid).collect()
+    }
+
+    /// A spare that is in this list of the pool already.
+    pub(crate) fn listed_in(&self, listed: &[NvList]) -> Option<&str> {
+        let is_listed = |spare: &&MadeDisk| listed.iter().any(|other| other.u64("guid") == Some(spare.guid.0));
+        self.spares.iter().find(is_listed).map(|spare| spare.spec.path.as_str())
     }
 
     /// Labels the disks.

@@ -192,7 +192,7 @@ fn a_pool_whose_list_of_spares_is_damaged_is_opened_without_them() {
         pool.offline_device(leaf, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
         assert!(pool.use_spares().await.unwrap().is_empty());
         pool.online_device(leaf, Vec::new()).await.unwrap();
-        pool.mended(leaf).await.unwrap();
+        crate::attach::resilver(&machine, &pool, 0, 1).await;
         change(&pool, 7).await;
         let auxiliaries = AuxSpec { spares: vec![disk(&handle, &machine.paths[3]).await.unwrap()], caches: Vec::new() };
         pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
