@@ -101,6 +101,10 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync
                 }),
                 Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
             }
+            // Another pool may have given back a spare that they share.
+            if let Err(error) = pool.use_spares().await {
+                console.warn(&format!("pool '{}': hot spares are not used: {error}", pool.name()));
+            }
             match autoreplace::replace_absent(&pool).await {
                 Ok(replaced) => replaced.iter().for_each(|path| {
                     console.note(&format!(

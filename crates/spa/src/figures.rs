@@ -15,7 +15,7 @@ use cenote_metaslab::PoolSpace;
 use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 
-use crate::find::spare_use;
+use crate::auxiliary::spare_use;
 use crate::view::packed_list;
 use crate::{SpaError, SpareUse, View};
 
@@ -147,7 +147,7 @@ impl View {
         let found = self.found().auxiliaries.get(&spare.guid).map(|found| found.disk.device().path().to_owned());
         let recorded = spare.path.as_deref().map(PathBuf::from);
         for path in recorded.into_iter().chain(found) {
-            match spare_use(self.dmu().handle(), &path, spare.guid).await {
+            match spare_use(self.dmu().handle(), &path, spare.guid, self.guid()).await {
                 SpareUse::Gone => {}
                 known => return known,
             }

@@ -21,6 +21,7 @@ use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe, probe_device};
 use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
+use crate::auxiliary::{FoundAuxiliary, auxiliary_of};
 use crate::config::{LabelConfig, PoolState, SPLIT_GUID, provisional};
 use crate::small::too_small;
 
@@ -158,17 +159,6 @@ impl std::fmt::Display for CopiedLeaf {
             ),
         }
     }
-}
-
-/// A spare or cache device, found on a device. Its label names no pool: the pool's MOS names the guid.
-#[derive(Clone, Debug)]
-pub struct FoundAuxiliary {
-    /// Its guid.
-    pub guid: Guid,
-    /// The device or partition.
-    pub disk: Disk,
-    /// [`PoolState::Spare`] or [`PoolState::L2Cache`].
-    pub state: PoolState,
 }
 
 /// A path that was looked at and holds no usable leaf.
@@ -426,54 +416,6 @@ pub(crate) async fn open_leaf(
     Err(why.join("; "))
 }
 
-/// The use of a hot spare, as the labels of its device show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpareUse {
-    /// No pool has taken it.
-    Free,
-    /// The pool of this name has.
-    UsedBy(String),
-    /// Its device is not there, or is another one.
-    Gone,
-}
-
-/// A spare whose device is at a path, opened to be read: whoever takes it opens it anew.
-pub(crate) async fn look_at_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
-    let device = handle.open(path, OpenOptions::default()).await.ok()?;
-    let report = probe_device(&device).await;
-    let mut spares = report.labelled().filter_map(auxiliary_of);
-    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
-}
-
-/// The use of the spare whose device is at a path.
-pub(crate) async fn spare_use(handle: &Handle, path: &Path, guid: Guid) -> SpareUse {
-    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return SpareUse::Gone };
-    let report = probe_device(&device).await;
-    if report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare) {
-        return SpareUse::Free;
-    }
-    let of = report.labelled().flat_map(leaves_of).find(|(_, leaf)| leaf.guid == guid);
-    let is_destroyed = |leaf: &FoundLeaf| leaf.config.u64("state") == Some(PoolState::Destroyed.number());
-    let of = of.filter(|(_, leaf)| !is_destroyed(leaf));
-    match of.as_ref().and_then(|(_, leaf)| leaf.config.str("name")) {
-        Some(pool) => SpareUse::UsedBy(pool.to_owned()),
-        None => SpareUse::Gone,
-    }
-}
-
-/// The guid of the spare that a device is by its labels.
-pub(crate) fn spare_of(report: &LabelReport) -> Option<Guid> {
-    auxiliary_of(report).filter(|found| found.state == PoolState::Spare).map(|found| found.guid)
-}
-
-/// Opens a spare's device for this process alone, if it is there and nobody has it.
-pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
-    let device = handle.open_alone(path, LOCK_PATIENCE).await.ok()?;
-    let report = probe_device(&device).await;
-    let mut spares = report.labelled().filter_map(auxiliary_of);
-    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
-}
-
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     let found = pools.entry(pool).or_insert_with(|| FoundPool::of_leaves(pool, []));
     let Some(first) = found.leaves.remove(&leaf.guid) else {
@@ -510,18 +452,6 @@ async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> 
         return Err(SkipReason::NoLabel);
     }
     Ok((leaves, auxiliaries))
-}
-
-fn auxiliary_of(report: &LabelReport) -> Option<FoundAuxiliary> {
-    // A spare that was about to be used when the power went has labels of both kinds.
-    let configs = report.labels.iter().filter_map(|label| label.config.as_ref().ok());
-    let mut found = configs.filter_map(|config| {
-        let state = PoolState::from_number(config.u64("state")?);
-        let is_auxiliary = matches!(state, PoolState::Spare | PoolState::L2Cache);
-        is_auxiliary.then_some((Guid(config.u64("guid")?), state))
-    });
-    let (guid, state) = found.next()?;
-    (report.guid() == Some(guid)).then(|| FoundAuxiliary { guid, disk: report.disk.clone(), state })
 }
 
 /// The leaf that a disk is, for each pool that its labels name, the newest label first. There is more than one where the power went

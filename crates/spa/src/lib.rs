@@ -41,6 +41,7 @@
 
 mod admin;
 mod audit;
+mod auxiliary;
 mod behind;
 mod config;
 mod errlog;
@@ -82,6 +83,7 @@ pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec
 pub use admin::received::ReceivedPropertyError;
 pub use admin::snapshot::NewSnapshot;
 pub use admin::split::{SplitOptions, legs_of};
+pub use auxiliary::{FoundAuxiliary, SpareUse};
 pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::{ErrorScrubbed, LoggedError};
@@ -89,9 +91,7 @@ pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
 pub use events::{Event, Events, NewEvents, state_name};
 pub use failmode::FailMode;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
-pub use find::{
-    Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, SpareUse, find,
-};
+pub use find::{Choice, CopiedLeaf, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
 pub use foreign::foreign;
 pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};

@@ -868,12 +868,33 @@ fn two_servers_share_a_spare() {
     images.refused("zpool", &["replace", "other", &y, &spare]);
     images.run("zpool", &["wait", "-t", "resilver,replace", "mine"]);
     until_seen("other", "in use by pool 'mine'");
-    // It is free again when the device is back.
+    // It is free when the device is back, and the other server has waited for it.
     images.run("zpool", &["online", "mine", "1.img"]);
-    until_seen("mine", "AVAIL");
-    until_seen("other", "AVAIL");
-    images.run("zpool", &["replace", "-w", "other", &y, &spare]);
+    until_seen("other", "currently in use");
     until_seen("mine", "in use by pool 'other'");
+    images.run("zpool", &["wait", "-t", "resilver,replace", "other"]);
+    images.run("zpool", &["online", "other", &y]);
+    for pool in ["mine", "other"] {
+        until_seen(pool, "AVAIL");
+    }
+    // Both want it at the same moment: one gets it.
+    let offline = |pool: &str, device: &str| images.command("zpool", &["offline", "-f", pool, device]).spawn().unwrap();
+    let both = [offline("mine", "1.img"), offline("other", &y)];
+    for mut command in both {
+        assert!(command.wait().unwrap().success());
+    }
+    let has = |pool: &str| {
+        let status = images.run("zpool", &["status", pool]);
+        status.lines().any(|line| line.contains(&spare) && line.contains("currently in use"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !has("mine") && !has("other") {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (winner, loser) = if has("mine") { ("mine", "other") } else { ("other", "mine") };
+    until_seen(loser, &format!("in use by pool '{winner}'"));
+    assert!(has(winner) && !has(loser));
     for server in servers {
         server.end(End::Unmount);
     }

@@ -196,7 +196,8 @@ impl Pool {
         };
         let attached = self.attach_held(options).await;
         if let (Some(guid), Err(_)) = (held, &attached) {
-            self.let_spares_go(&[guid]).await?;
+            // The error that came first is the one to be told.
+            drop(self.let_spares_go(&[guid]).await);
         }
         attached
     }
@@ -430,6 +431,12 @@ impl Syncer {
         self.devices.root_vdev = next;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
+        if leaf.has("is_spare") {
+            // It is a leaf now, whose disk is let go of when the leaf is lost.
+            let mut found = (*self.devices.found.auxiliaries).clone();
+            found.remove(&guid);
+            self.devices.found.auxiliaries = found.into();
+        }
         if let Some(disk) = plan.disk {
             let found = FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
             self.devices.found.leaves.insert(guid, found);
@@ -488,6 +495,7 @@ impl Syncer {
             let disk = label.disk.clone();
             found.insert(guid, FoundAuxiliary { guid, disk, state: PoolState::Spare });
             self.devices.found.auxiliaries = found.into();
+            self.devices.leaving.insert(guid);
         }
         if let Some(spare) = kept_spare {
             remove_listed(&self.mos.objset, &self.mos.directory, txg, AuxKind::Spare, spare).await?;

@@ -10,7 +10,7 @@
 //!
 //! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of no pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
@@ -24,9 +24,9 @@ use cenote_taskq::{Rng, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::leaf::probe;
 
+use crate::auxiliary::free_spare_of;
 use crate::config::{CONFIG_BLOCK_BYTES, PoolState, VERSION};
 use crate::error::LabelError;
-use crate::find::spare_of;
 use crate::open::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
 use crate::{FoundAuxiliary, SpaError};
 
@@ -56,6 +56,8 @@ struct MadeDisk {
     guid: Guid,
     spec: DiskSpec,
     ashift: u32,
+    /// It has its labels.
+    is_labelled: bool,
 }
 
 /// Spares and cache devices that are made.
@@ -83,7 +85,7 @@ impl MadeDisk {
     fn new(spec: DiskSpec, ashift: Option<u32>, rng: &mut Rng) -> Result<Self, SpaError> {
         spec.allocatable_bytes()?;
         let ashift = ashift_of(std::slice::from_ref(&spec), ashift)?;
-        Ok(Self { guid: Guid(rng.next_u64() | 1), spec, ashift })
+        Ok(Self { guid: Guid(rng.next_u64() | 1), spec, ashift, is_labelled: false })
     }
 
     fn config(&self, is_spare: bool) -> NvList {
@@ -151,9 +153,13 @@ impl MadeAux {
             specs.into_iter().map(|spec| MadeDisk::new(spec, ashift, rng)).collect::<Result<Vec<_>, _>>()
         };
         let (mut spares, caches) = (make(spec.spares)?, make(spec.caches)?);
+        let mut guids = BTreeSet::new();
         for spare in &mut spares {
-            let before = spare_of(&probe(&spare.spec.disk).await);
-            spare.guid = before.unwrap_or(spare.guid);
+            let before = free_spare_of(&probe(&spare.spec.disk).await);
+            // A copy of one that is among them already becomes a spare of its own.
+            if let Some((guid, is_labelled)) = before.filter(|(guid, _)| guids.insert(*guid)) {
+                (spare.guid, spare.is_labelled) = (guid, is_labelled);
+            }
         }
         let mut distributed = Vec::new();
         for (id, top) in (vdevs.first_id..).zip(&vdevs.tops) {
@@ -177,9 +183,9 @@ impl MadeAux {
         self.spares.iter().find(is_listed).map(|spare| spare.spec.path.as_str())
     }
 
-    /// Labels the disks.
+    /// Labels the disks. Nothing is written to a spare that has its labels: another pool may rely on them.
     pub(crate) async fn initialize(&self) -> Result<(), LabelError> {
-        let spares = self.spares.iter().map(|disk| (disk, PoolState::Spare));
+        let spares = self.spares.iter().filter(|disk| !disk.is_labelled).map(|disk| (disk, PoolState::Spare));
         let caches = self.caches.iter().map(|disk| (disk, PoolState::L2Cache));
         let made = join_all(spares.chain(caches).map(|(disk, state)| disk.initialize(state))).await;
         made.into_iter().collect()

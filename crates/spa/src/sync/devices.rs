@@ -63,6 +63,8 @@ pub(crate) struct Devices {
     pub(crate) config_changed: bool,
     /// Labels of devices that are the pool's no more once the txg is on disk: they get them then.
     pub(crate) freed_labels: Vec<LeafCommit>,
+    /// Spares that were given back, and do not have the labels of free ones yet.
+    pub(crate) leaving: BTreeSet<Guid>,
 }
 
 impl Devices {
@@ -81,6 +83,7 @@ impl Devices {
             // Labels say who has the pool, from its first txg here on.
             config_changed: true,
             freed_labels: Vec::new(),
+            leaving: BTreeSet::new(),
         }
     }
 

@@ -160,7 +160,7 @@ fn a_spare_whose_device_has_another_label_is_none() {
         pool.use_spares().await.unwrap();
         assert_eq!(in_use(&pool).await.map(|(_, path)| path).as_deref(), Some("/disk3"));
         machine.disks[2].restore(&image);
-        assert_eq!(there().await, 2, "one is back, and the other is in use");
+        assert_eq!(there().await, 1, "one is back, and the other is a leaf");
         pool.export().await.unwrap();
     });
 }
