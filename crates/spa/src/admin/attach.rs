@@ -389,10 +389,14 @@ impl Syncer {
         let Some(listed) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else {
             return Err(no_such_device());
         };
+        let path = listed.str("path").unwrap_or("-").to_owned();
+        if self.devices.root_vdev.vdev(guid).is_some() {
+            let what = format!("{path} is busy, or device removal is in progress");
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
         if listed.str("type") == Some("dspare") {
             return Ok(NewPlace::Distributed(listed.clone()));
         }
-        let path = listed.str("path").unwrap_or("-").to_owned();
         match self.devices.found.auxiliaries.get(&guid) {
             Some(found) => {
                 let is_file = listed.str("type") == Some("file");
