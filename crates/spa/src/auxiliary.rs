@@ -10,6 +10,7 @@
 //! ```
 
 use std::path::Path;
+use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_format::label::LABEL_COUNT;
@@ -106,6 +107,14 @@ pub(crate) async fn spare_use(handle: &Handle, path: &Path, guid: Guid, own: Gui
     }
 }
 
+/// A cache device at a path, opened for this process alone.
+pub(crate) async fn open_cache(handle: &Handle, path: &Path, guid: Guid, patience: Duration) -> Option<FoundAuxiliary> {
+    let device = handle.open_alone(path, patience).await.ok()?;
+    let report = probe_device(&device).await;
+    let mut found = report.labelled().filter_map(auxiliary_of);
+    found.find(|found| found.guid == guid && found.state == PoolState::L2Cache)
+}
+
 /// The guid of the free spare that a disk is by its labels, and whether each of them says so.
 pub(crate) fn free_spare_of(report: &LabelReport) -> Option<(Guid, bool)> {
     let guid = auxiliary_of(report).filter(|found| found.state == PoolState::Spare)?.guid;
@@ -114,4 +123,62 @@ pub(crate) fn free_spare_of(report: &LabelReport) -> Option<(Guid, bool)> {
         (config.u64("guid"), config.u64("state")) == (Some(guid.0), Some(PoolState::Spare.number()))
     };
     Some((guid, configs.filter(is_its).count() == LABEL_COUNT))
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::nvlist::NvList;
+    use cenote_taskq::Runtime;
+    use cenote_taskq::sim::disk::SimDiskOptions;
+    use cenote_vdev::commit::initialize;
+
+    use super::*;
+
+    const SPARE: Guid = Guid(7);
+    const OWN: Guid = Guid(1);
+    const LABEL_BYTES: u64 = 256 << 10;
+
+    /// A spare's label, or that of a leaf of a pool.
+    fn label(of: Option<Guid>) -> NvList {
+        let mut list = NvList::new();
+        let state = if of.is_some() { PoolState::Active } else { PoolState::Spare };
+        list.push("state", state.number());
+        list.push("guid", SPARE.0);
+        if let Some(pool) = of {
+            list.push("name", format!("pool{}", pool.0).as_str());
+            list.push("txg", 5_u64);
+            list.push("pool_guid", pool.0);
+            list.push("vdev_tree", NvList::new());
+        }
+        list
+    }
+
+    /// A power cut between two pairs of labels leaves both kinds: the spare is a matter of the pool that they name, and of no other.
+    #[test]
+    fn a_spare_with_labels_of_both_kinds_is_free_to_the_pool_that_they_name_alone() {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        let size_bytes = 80 << 20;
+        let options = SimDiskOptions { size_bytes, ..SimDiskOptions::default() };
+        let sim = runtime.sim().unwrap().add_disk(&handle, "/disk", options);
+        runtime.block_on(async {
+            let options = OpenOptions { write: true, ..OpenOptions::default() };
+            let disk = Disk::whole(handle.open(Path::new("/disk"), options).await.unwrap());
+            let seen = async || {
+                let seen = look_at_spare(&handle, Path::new("/disk"), SPARE, OWN).await?;
+                Some((seen.user, seen.is_mislabelled))
+            };
+            for (is_of, expected) in [(OWN, (None, true)), (Guid(2), (Some("pool2".to_owned()), false))] {
+                initialize(&disk, &label(Some(is_of))).await.unwrap();
+                assert_eq!(seen().await, Some(expected.clone()), "all labels are those of a leaf");
+                let pair = [0, size_bytes - 2 * LABEL_BYTES];
+                let leafs = pair.map(|at| sim.peek(at, LABEL_BYTES as usize));
+                initialize(&disk, &label(None)).await.unwrap();
+                assert_eq!(seen().await, Some((None, false)), "all labels are those of a spare");
+                pair.iter().zip(&leafs).for_each(|(at, bytes)| sim.poke(*at, bytes));
+                assert_eq!(seen().await, Some(expected), "some are those of a leaf");
+            }
+            assert!(look_at_spare(&handle, Path::new("/disk"), Guid(8), OWN).await.is_none(), "another device");
+        });
+    }
 }

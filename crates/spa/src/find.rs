@@ -340,6 +340,15 @@ impl FoundPool {
 /// hold nothing are in the second list with the reason.
 #[boxed]
 pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>) {
+    let (pools, skipped, _) = find_all(handle, paths).await;
+    (pools, skipped)
+}
+
+/// The spares and cache devices that were found, of whatever pool.
+type Auxiliaries = Arc<BTreeMap<Guid, FoundAuxiliary>>;
+
+/// The same, with spares and cache devices where no pool was found, too.
+pub(crate) async fn find_all(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>, Auxiliaries) {
     let mut pools: BTreeMap<Guid, FoundPool> = BTreeMap::new();
     let (mut skipped, mut auxiliaries, mut all) = (Vec::new(), BTreeMap::new(), Vec::new());
     for chunk in paths.chunks(PROBES_MAX) {
@@ -383,7 +392,7 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
         let split_off = split_off.remove(&pool.guid).unwrap_or_default();
         found.push(FoundPool { copies, auxiliaries: auxiliaries.clone(), split_off, ..pool });
     }
-    (found, skipped)
+    (found, skipped, auxiliaries)
 }
 
 /// Opens the device of a pool's leaf to be written, for this process alone: that at the first of `paths` whose label is the leaf's.

@@ -74,7 +74,7 @@ pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;
-pub use admin::attach::{AttachOptions, NewDevice};
+pub use admin::attach::{AttachOptions, NewDevice, stands_for};
 pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
 pub use admin::offline::{Offline, Onlined};

@@ -182,14 +182,39 @@ fn already_replacing() -> SpaError {
     refuse("already in replacing/spare config; wait for completion or use 'zpool detach'")
 }
 
+/// Whether a spare stands for a device, and for no other.
+#[must_use]
+pub fn stands_for(root: &VdevConfig, spare: Guid, old: Guid) -> bool {
+    let mut stands = false;
+    root.walk(&mut |vdev| {
+        if let (VdevKind::Spare, [first, spares @ ..]) = (&vdev.kind, &vdev.children[..]) {
+            stands |= first.guid == old && spares.iter().any(|own| own.guid == spare && own.is_spare);
+        }
+    });
+    stands
+}
+
 impl Pool {
     /// Puts a device next to one of the pool, while it is in use: as a further leg of a mirror, or as its successor. When this is done, the
     /// device is part of the pool on disk, as of the returned txg, and lacks everything but what is written from now on.
+    ///
+    /// Nothing is changed where a spare has that place already.
     ///
     /// # Errors
     /// The device cannot have that place, or cannot be written: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
+        let (old, is_replacing) = (options.old, options.is_replacing);
+        if let NewDevice::Spare(guid) = options.new {
+            let stands = self.peek(move |syncer| {
+                let stands = is_replacing && stands_for(&syncer.devices.root_vdev.config, guid, old);
+                stands.then(|| syncer.txg())
+            });
+            // Nothing is left to do where a server has taken it by itself.
+            if let Some(txg) = stands.await? {
+                return Ok(txg);
+            }
+        }
         let held = match options.new {
             NewDevice::Spare(guid) => self.hold_spare(guid).await?.then_some(guid),
             NewDevice::Disk(_) => None,
@@ -581,6 +606,13 @@ impl Syncer {
                 VdevKind::Replacing if is_done(first, last) => found = Some(vec![first.guid]),
                 VdevKind::Spare if is_unspared(last) && is_done(first, last) => found = Some(vec![first.guid]),
                 VdevKind::Spare if is_unspared(first) && is_done(last, first) => found = Some(vec![last.guid]),
+                // A further spare stands for one that has failed.
+                VdevKind::Spare if vdev.children.len() > 2 => {
+                    let before = &vdev.children[1];
+                    if before.is_spare && last.is_spare && is_done(before, last) {
+                        found = Some(vec![before.guid]);
+                    }
+                }
                 // The device of a spare was replaced: the spare is not needed either.
                 VdevKind::Spare if first.kind == VdevKind::Replacing && vdev.children.len() == 2 => {
                     if let [old, .., new] = &first.children[..]

@@ -77,7 +77,7 @@ impl Pool {
         if changed.is_empty() && mislabelled.is_empty() {
             return Ok(());
         }
-        self.set_spares(changed).await?;
+        self.set_auxiliaries(changed).await?;
         // Readers see it with the next root; and the root that the pool was opened at is that on disk from then on.
         self.sync().await?;
         for (guid, place) in mislabelled {
@@ -86,8 +86,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Has these spares be there, or not.
-    async fn set_spares(&self, changed: Vec<(Guid, Option<FoundAuxiliary>)>) -> Result<(), SpaError> {
+    /// Has these spares and cache devices be there, or not.
+    pub(crate) async fn set_auxiliaries(&self, changed: Vec<(Guid, Option<FoundAuxiliary>)>) -> Result<(), SpaError> {
         self.peek(move |syncer| {
             let mut found = (*syncer.devices.found.auxiliaries).clone();
             for (guid, spare) in changed {
@@ -134,7 +134,7 @@ impl Pool {
             });
         };
         assert_eq!(spare.guid, guid, "a spare is taken that has its label (invariant 1)");
-        self.set_spares(vec![(guid, Some(spare))]).await?;
+        self.set_auxiliaries(vec![(guid, Some(spare))]).await?;
         Ok(true)
     }
 
@@ -151,7 +151,7 @@ impl Pool {
             return Ok(());
         }
         let left: Vec<Guid> = changed.iter().map(|(guid, _)| *guid).collect();
-        self.set_spares(changed).await?;
+        self.set_auxiliaries(changed).await?;
         self.peek(move |syncer| syncer.devices.leaving.retain(|guid| !left.contains(guid))).await?;
         // The last root has the devices as they were.
         self.sync().await.map(drop)

@@ -305,6 +305,31 @@ pub(crate) async fn remove_listed(
     Ok(Some(removed))
 }
 
+/// Has a list name the paths at which some of its devices are now.
+pub(crate) async fn set_listed_paths(
+    mos: &Objset,
+    directory: &Object,
+    txg: Txg,
+    kind: AuxKind,
+    paths: &BTreeMap<Guid, String>,
+) -> Result<(), DmuError> {
+    let Some(object) = list_object(mos, directory, kind).await? else { return Ok(()) };
+    let mut list = read_list(&object).await.unwrap_or_default();
+    let mut devices = list.lists(kind.list()).unwrap_or_default().to_vec();
+    for device in &mut devices {
+        if let Some(path) = device.u64("guid").and_then(|guid| paths.get(&Guid(guid))) {
+            device.remove("path");
+            device.push("path", path.as_str());
+            // They name the place where it was.
+            device.remove("devid");
+            device.remove("phys_path");
+        }
+    }
+    list.remove(kind.list());
+    list.push(kind.list(), NvValue::NvlistArray(devices));
+    write_list(&object, txg, &list).await
+}
+
 /// Reads a packed list.
 pub(crate) async fn read_list(object: &Object) -> Result<NvList, DmuError> {
     let (objset, id) = (object.objset_id(), object.id());
