@@ -576,6 +576,70 @@ fn each_change_of_a_device_is_an_event() {
     zdb(&images);
 }
 
+/// A mount that looks for devices often.
+fn watching(images: &Images) -> Mounted {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = images.command("mount", &["--rw", "--tunable", "cenote_device_look_ms=100", "mine"]);
+    command.arg(folder.path());
+    Mounted::start(command, folder)
+}
+
+/// A hot spare and a cache device are pulled, and put back elsewhere.
+#[test]
+fn a_spare_and_a_cache_device_are_taken_back_under_another_path() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    for (class, name) in [("spare", "s"), ("cache", "c")] {
+        File::create(path(name)).unwrap().set_len(80 << 20).unwrap();
+        images.run("zpool", &["add", "mine", class, &path(name)]);
+    }
+    let mut mounted = watching(&images);
+    let until = |names: [&str; 2], state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = images.run("zpool", &["status", "mine"]);
+            let is_so = |name: &str| {
+                let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+                lines.any(|words| {
+                    words.first().is_some_and(|word| word.ends_with(&format!("/{name}"))) && words[1] == state
+                })
+            };
+            if is_so(names[0]) && (names[1].is_empty() || is_so(names[1])) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{names:?} {state}: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    until(["s", ""], "AVAIL");
+    until(["c", ""], "ONLINE");
+    let away = images.cache.path();
+    for name in ["s", "c"] {
+        // Another file system's copy: the first one is gone.
+        std::fs::copy(path(name), away.join(name)).unwrap();
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    until(["s", "c"], "UNAVAIL");
+    std::fs::rename(away.join("s"), path("s2")).unwrap();
+    std::fs::rename(away.join("c"), path("c2")).unwrap();
+    until(["s2", ""], "AVAIL");
+    until(["c2", ""], "ONLINE");
+    for name in ["s2", "c2"] {
+        mounted.says(&format!("{name} is back\n"));
+    }
+    std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    until(["s2", ""], "INUSE");
+    images.run("zpool", &["wait", "-t", "resilver,replace", "mine"]);
+    // A person asks for a state that is there.
+    images.run("zpool", &["replace", "-w", "mine", "1.img", &path("s2")]);
+    mounted.end(End::Unmount);
+    zdb(&images);
+}
+
 /// A cable is pulled, and put back elsewhere: the device has not failed, is taken back by its label, and an older copy beside it is not.
 #[test]
 fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {
@@ -587,7 +651,7 @@ fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {
         ["1.img", "second.img", "third.img", "a-copy.img"].map(|name| images.dir.join(name));
     let unplugged = images.cache.path().join("unplugged");
     let older = std::fs::read(&first).unwrap();
-    let mut mounted = Mounted::new(&images, "mine");
+    let mut mounted = watching(&images);
     std::fs::write(&copy, &older).unwrap();
     std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
     images.run("zpool", &["sync", "mine"]);
