@@ -32,7 +32,12 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
         if let Some(user) = handle.in_use(path, LOCK_PATIENCE).await {
             return Err(HostError::InUse(format!("cannot use '{}': {user}", path.display())));
         }
+        let is_spare = layout.spares.contains(path);
         for label in report.labelled() {
+            // As in OpenZFS pools may share a spare; by its labels each of them sees whether it is in use.
+            if is_spare && is_spare_of_another(handle, path, label).await? {
+                continue;
+            }
             held.extend(refuse_imported(handle, path, label).await?.or_else(|| member(label)));
         }
         let content = foreign(&device).await.when("read", path)?;
@@ -58,6 +63,11 @@ pub(crate) async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelRe
     }
 }
 
+async fn is_spare_of_another(handle: &Handle, path: &Path, label: &LabelReport) -> Result<bool> {
+    let role = imported(handle, path, label).await?.map(|imported| imported.role);
+    Ok(matches!(role, Some(Role::Spare)))
+}
+
 /// Refuses a device of a pool that this system has ([`imported`]), which nothing overrides. A copy of one is described instead.
 #[boxed]
 pub(crate) async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<String>> {
@@ -69,10 +79,9 @@ pub(crate) async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelR
     };
     Err(HostError::InUse(match role {
         Role::Member => format!("{path} is part of active pool '{pool}': {way_out}"),
-        Role::Spare => format!(
-            "{path} is reserved as a hot spare of active pool '{pool}': 'zpool remove {pool} {path}' first (spares of several pools are \
-             not supported yet)"
-        ),
+        Role::Spare => {
+            format!("{path} is reserved as a hot spare of active pool '{pool}': 'zpool remove {pool} {path}' first")
+        }
         Role::Cache => format!("{path} is a cache device of active pool '{pool}': 'zpool remove {pool} {path}' first"),
         Role::Unknown => format!(
             "{path} may be a spare or cache device of active pool '{pool}', which cannot be read: 'zpool export {pool}' first"

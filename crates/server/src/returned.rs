@@ -1,4 +1,4 @@
-//! Devices of a pool in use that were gone and are back, under any path: they are looked for, and taken back by themselves.
+//! Devices of a pool in use that were gone and are back, under any path, hot spares and cache devices too: they are looked for, and taken back by themselves.
 //!
 //! While a pool lacks a device that it wants, the disks beside its other devices are looked at, and those of `/dev` if one of its devices is there.
 //! A disk that is looked at is not read again for [`REST`], so that disks which sleep are not woken every time.
@@ -16,6 +16,8 @@ use crate::error::Result;
 
 /// A disk that was looked at is left alone for so long, unless it is another one now.
 const REST: Duration = Duration::from_secs(60);
+/// At one look of so many, spares and cache devices are looked for, too: nothing waits for them.
+const AUXILIARIES_IN: u32 = 6;
 /// Disks that are looked at, at once: in a folder of thousands of images the others come later.
 const LOOKS_MAX: usize = 256;
 
@@ -26,6 +28,7 @@ type Node = (u64, u64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
     seen: BTreeMap<PathBuf, (Node, Instant)>,
+    looks: u32,
 }
 
 impl Lookout {
@@ -34,7 +37,12 @@ impl Lookout {
     /// # Errors
     /// The pool is closed, suspended, or has failed.
     pub(crate) async fn take_back(&mut self, pool: &Pool, own: &[PathBuf]) -> Result<Vec<PathBuf>> {
-        let absent: BTreeSet<PathBuf> = pool.absent_devices().await?.into_iter().map(|(_, path)| path.into()).collect();
+        let mut absent: BTreeSet<PathBuf> =
+            pool.absent_devices().await?.into_iter().map(|(_, path)| path.into()).collect();
+        self.looks = (self.looks + 1) % AUXILIARIES_IN;
+        if self.looks == 0 {
+            absent.extend(pool.absent_auxiliaries().await?.into_iter().map(|(_, path)| PathBuf::from(path)));
+        }
         if absent.is_empty() {
             self.seen.clear();
             return Ok(Vec::new());

@@ -68,28 +68,34 @@ pub(crate) async fn serve(
         pool.take_spares();
     }
     let devices = Arc::new(std::sync::Mutex::new(devices));
-    watch_devices(console, &pool, devices.clone());
+    watch_devices(console, &pool, devices.clone(), Duration::from_millis(tunables.mounts.cenote_device_look_ms));
     watch(console, &pool, recovery);
     watch_hangs(console, &pool);
     watch_space(console, &pool);
     give_up_when_asked_twice(console, &pool);
     // Once this txg is on disk no other process imports it.
     pool.sync().await?;
+    if let Err(error) = pool.note_auxiliary_paths().await {
+        console
+            .warn(&format!("pool '{}': the paths of its spares and cache devices are not noted: {error}", pool.name()));
+    }
     let report = console.clone();
     let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)), tunables.mounts);
     Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, devices, end: Arc::default() })
 }
 
-/// How often devices are looked at that have grown, or were not there.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Takes devices back that were gone, and obeys the properties `autoexpand` and `autoreplace`.
-fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync::Mutex<Vec<PathBuf>>>) {
+fn watch_devices(
+    console: &Arc<dyn Console>,
+    pool: &Pool,
+    devices: Arc<std::sync::Mutex<Vec<PathBuf>>>,
+    interval: Duration,
+) {
     let mut lookout = Lookout::default();
     let (console, weak, handle) = (console.clone(), pool.downgrade(), pool.handle().clone());
     handle.clone().detach(Class::Background, async move {
         loop {
-            handle.sleep(LOOK_INTERVAL).await;
+            handle.sleep(interval).await;
             let Some(pool) = weak.upgrade().filter(|pool| !pool.is_closing()) else { return };
             if pool.suspended().is_some() {
                 continue;
@@ -104,6 +110,10 @@ fn watch_devices(console: &Arc<dyn Console>, pool: &Pool, devices: Arc<std::sync
                     console.note(&format!("pool '{}': the device at {} is back", pool.name(), path.display()));
                 }),
                 Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
+            }
+            // Another pool may have given back a spare that they share.
+            if let Err(error) = pool.use_spares().await {
+                console.warn(&format!("pool '{}': hot spares are not used: {error}", pool.name()));
             }
             match autoreplace::replace_absent(&pool).await {
                 Ok(replaced) => replaced.iter().for_each(|path| {

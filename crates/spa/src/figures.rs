@@ -2,6 +2,7 @@
 //! use.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use cenote_dmu::{DmuError, Object, Objset, Zap};
 use cenote_format::bpobj::BpobjPhys;
@@ -14,8 +15,9 @@ use cenote_metaslab::PoolSpace;
 use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 
+use crate::auxiliary::spare_use;
 use crate::view::packed_list;
-use crate::{SpaError, View};
+use crate::{SpaError, SpareUse, View};
 
 /// Checksums that a dedup table can have, as its objects' names have them.
 const DDT_CHECKSUMS: [&str; 5] = ["sha256", "sha512", "skein", "edonr", "blake3"];
@@ -137,6 +139,20 @@ impl View {
     #[boxed]
     pub async fn spares(&self) -> Result<Vec<VdevConfig>, SpaError> {
         self.auxiliary(pool_directory::SPARES).await
+    }
+
+    /// The use of a hot spare that this pool has not taken.
+    #[boxed]
+    pub async fn spare_use(&self, spare: &VdevConfig) -> SpareUse {
+        let found = self.found().auxiliaries.get(&spare.guid).map(|found| found.disk.device().path().to_owned());
+        let recorded = spare.path.as_deref().map(PathBuf::from);
+        for path in recorded.into_iter().chain(found) {
+            match spare_use(self.dmu().handle(), &path, spare.guid, self.guid()).await {
+                SpareUse::Gone => {}
+                known => return known,
+            }
+        }
+        SpareUse::Gone
     }
 
     /// The cache devices; none where their list cannot be read.

@@ -21,6 +21,7 @@ use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe, probe_device};
 use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
+use crate::auxiliary::{FoundAuxiliary, auxiliary_of};
 use crate::config::{LabelConfig, PoolState, SPLIT_GUID, provisional};
 use crate::small::too_small;
 
@@ -160,17 +161,6 @@ impl std::fmt::Display for CopiedLeaf {
     }
 }
 
-/// A spare or cache device, found on a device. Its label names no pool: the pool's MOS names the guid.
-#[derive(Clone, Debug)]
-pub struct FoundAuxiliary {
-    /// Its guid.
-    pub guid: Guid,
-    /// The device or partition.
-    pub disk: Disk,
-    /// [`PoolState::Spare`] or [`PoolState::L2Cache`].
-    pub state: PoolState,
-}
-
 /// A path that was looked at and holds no usable leaf.
 #[derive(Clone, Debug)]
 pub struct Skipped {
@@ -289,8 +279,9 @@ impl FoundPool {
         Ok(again)
     }
 
-    /// Keeps the spares and cache devices that are this pool's, opened for this process alone like its leaves, so that nobody makes something
-    /// else of them meanwhile. Others that were found on the way are left out. Lines say which cannot be had: the pool needs none of them.
+    /// Keeps the spares and cache devices that are this pool's. Cache devices are opened for this process alone like leaves, so that nobody makes
+    /// something else of them meanwhile. Spares are not, before they are taken: other pools may have them in their lists. Others that were found on
+    /// the way are left out. Lines say which cannot be had: the pool needs none of them.
     pub(crate) async fn lock_auxiliaries(&mut self, handle: &Handle, own: &BTreeSet<Guid>) -> Vec<String> {
         let leaves: BTreeSet<PathBuf> = self.leaves.values().map(|leaf| leaf.disk.device().path().to_owned()).collect();
         let (mut kept, mut lines) = (BTreeMap::new(), Vec::new());
@@ -303,12 +294,11 @@ impl FoundPool {
             };
             let path = node.unwrap_or_else(|| whole.to_owned());
             // A partition of a disk that has a leaf too: the disk is had already.
-            if leaves.contains(&path) {
+            if auxiliary.state == PoolState::Spare || leaves.contains(&path) {
                 kept.insert(auxiliary.guid, auxiliary.clone());
                 continue;
             }
-            let what = if auxiliary.state == PoolState::Spare { "hot spare" } else { "cache device" };
-            let line = |why: String| format!("the {what} {} is not used: {why}", path.display());
+            let line = |why: String| format!("the cache device {} is not used: {why}", path.display());
             match handle.open_alone(&path, LOCK_PATIENCE).await {
                 Ok(device) => {
                     let report = probe_device(&device).await;
@@ -350,6 +340,15 @@ impl FoundPool {
 /// hold nothing are in the second list with the reason.
 #[boxed]
 pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>) {
+    let (pools, skipped, _) = find_all(handle, paths).await;
+    (pools, skipped)
+}
+
+/// The spares and cache devices that were found, of whatever pool.
+type Auxiliaries = Arc<BTreeMap<Guid, FoundAuxiliary>>;
+
+/// The same, with spares and cache devices where no pool was found, too.
+pub(crate) async fn find_all(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>, Auxiliaries) {
     let mut pools: BTreeMap<Guid, FoundPool> = BTreeMap::new();
     let (mut skipped, mut auxiliaries, mut all) = (Vec::new(), BTreeMap::new(), Vec::new());
     for chunk in paths.chunks(PROBES_MAX) {
@@ -393,7 +392,7 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
         let split_off = split_off.remove(&pool.guid).unwrap_or_default();
         found.push(FoundPool { copies, auxiliaries: auxiliaries.clone(), split_off, ..pool });
     }
-    (found, skipped)
+    (found, skipped, auxiliaries)
 }
 
 /// Opens the device of a pool's leaf to be written, for this process alone: that at the first of `paths` whose label is the leaf's.
@@ -424,21 +423,6 @@ pub(crate) async fn open_leaf(
         }
     }
     Err(why.join("; "))
-}
-
-/// Whether the device at a path has the label of this spare.
-pub(crate) async fn has_spare_label(handle: &Handle, path: &Path, guid: Guid) -> bool {
-    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return false };
-    let report = probe_device(&device).await;
-    report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare)
-}
-
-/// Opens a spare's device for this process alone, if it is there and nobody has it.
-pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
-    let device = handle.open_alone(path, Duration::ZERO).await.ok()?;
-    let report = probe_device(&device).await;
-    let mut spares = report.labelled().filter_map(auxiliary_of);
-    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
 }
 
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
@@ -477,18 +461,6 @@ async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> 
         return Err(SkipReason::NoLabel);
     }
     Ok((leaves, auxiliaries))
-}
-
-fn auxiliary_of(report: &LabelReport) -> Option<FoundAuxiliary> {
-    // A spare that was about to be used when the power went has labels of both kinds.
-    let configs = report.labels.iter().filter_map(|label| label.config.as_ref().ok());
-    let mut found = configs.filter_map(|config| {
-        let state = PoolState::from_number(config.u64("state")?);
-        let is_auxiliary = matches!(state, PoolState::Spare | PoolState::L2Cache);
-        is_auxiliary.then_some((Guid(config.u64("guid")?), state))
-    });
-    let (guid, state) = found.next()?;
-    (report.guid() == Some(guid)).then(|| FoundAuxiliary { guid, disk: report.disk.clone(), state })
 }
 
 /// The leaf that a disk is, for each pool that its labels name, the newest label first. There is more than one where the power went

@@ -41,6 +41,7 @@
 
 mod admin;
 mod audit;
+mod auxiliary;
 mod behind;
 mod config;
 mod errlog;
@@ -73,7 +74,7 @@ pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;
-pub use admin::attach::{AttachOptions, LogLeaves, NewDevice};
+pub use admin::attach::{AttachOptions, LogLeaves, NewDevice, stands_for};
 pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
 pub use admin::offline::{Offline, Onlined};
@@ -82,6 +83,7 @@ pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec
 pub use admin::received::ReceivedPropertyError;
 pub use admin::snapshot::NewSnapshot;
 pub use admin::split::{SplitOptions, legs_of};
+pub use auxiliary::{FoundAuxiliary, SpareUse};
 pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::{ErrorScrubbed, LoggedError};
@@ -89,7 +91,7 @@ pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
 pub use events::{Event, Events, NewEvents, state_name};
 pub use failmode::FailMode;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
-pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
+pub use find::{Choice, CopiedLeaf, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
 pub use foreign::foreign;
 pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};

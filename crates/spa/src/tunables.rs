@@ -41,11 +41,13 @@ cenote_kstat::tunables! {
 }
 
 cenote_kstat::tunables! {
-    /// Tunables of mounts, which are a layer above, like sending.
+    /// Tunables of mounts and servers, which are a layer above, like sending.
     #[derive(Copy)]
     pub struct MountTunables {
         /// In a mount's `.zfs/snapshot`, `mkdir`, `rmdir` and `rename` take, destroy and rename snapshots.
         zfs_admin_snapshot: bool = false, "", Switch, AtOpen;
+        /// How often devices are looked for that were gone, have grown, or are new in the place of one that is gone.
+        cenote_device_look_ms: u64 = 10_000, "ms", Number(10, 3_600_000), AtOpen;
     }
 }
 

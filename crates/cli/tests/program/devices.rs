@@ -256,6 +256,13 @@ fn an_expansion_waits_for_a_device_in_each_of_its_states() {
         images.run("zpool", &["scrub", "mine"]);
         assert!(status().contains("expand: expansion of raidz1-0 in progress since "), "{tunable}: {}", status());
         assert!(status().contains("scrub repaired 0B"), "{tunable}: {}", status());
+        assert!(
+            status().contains("% done, paused for resilver or clear\n\tthe expansion waits until "),
+            "{}",
+            status()
+        );
+        let json = images.run("zpool", &["status", "-j", "mine"]);
+        assert!(json.contains("\"waiting_for_resilver\":\"1\""), "{json}");
         images.note_files();
         zdb(&images);
         images.run("zpool", &["online", "mine", "1.img"]);
@@ -569,6 +576,70 @@ fn each_change_of_a_device_is_an_event() {
     zdb(&images);
 }
 
+/// A mount that looks for devices often.
+fn watching(images: &Images) -> Mounted {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = images.command("mount", &["--rw", "--tunable", "cenote_device_look_ms=100", "mine"]);
+    command.arg(folder.path());
+    Mounted::start(command, folder)
+}
+
+/// A hot spare and a cache device are pulled, and put back elsewhere.
+#[test]
+fn a_spare_and_a_cache_device_are_taken_back_under_another_path() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    for (class, name) in [("spare", "s"), ("cache", "c")] {
+        File::create(path(name)).unwrap().set_len(80 << 20).unwrap();
+        images.run("zpool", &["add", "mine", class, &path(name)]);
+    }
+    let mut mounted = watching(&images);
+    let until = |names: [&str; 2], state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = images.run("zpool", &["status", "mine"]);
+            let is_so = |name: &str| {
+                let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+                lines.any(|words| {
+                    words.first().is_some_and(|word| word.ends_with(&format!("/{name}"))) && words[1] == state
+                })
+            };
+            if is_so(names[0]) && (names[1].is_empty() || is_so(names[1])) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{names:?} {state}: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    until(["s", ""], "AVAIL");
+    until(["c", ""], "ONLINE");
+    let away = images.cache.path();
+    for name in ["s", "c"] {
+        // Another file system's copy: the first one is gone.
+        std::fs::copy(path(name), away.join(name)).unwrap();
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    until(["s", "c"], "UNAVAIL");
+    std::fs::rename(away.join("s"), path("s2")).unwrap();
+    std::fs::rename(away.join("c"), path("c2")).unwrap();
+    until(["s2", ""], "AVAIL");
+    until(["c2", ""], "ONLINE");
+    for name in ["s2", "c2"] {
+        mounted.says(&format!("{name} is back\n"));
+    }
+    std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    until(["s2", ""], "INUSE");
+    images.run("zpool", &["wait", "-t", "resilver,replace", "mine"]);
+    // A person asks for a state that is there.
+    images.run("zpool", &["replace", "-w", "mine", "1.img", &path("s2")]);
+    mounted.end(End::Unmount);
+    zdb(&images);
+}
+
 /// A cable is pulled, and put back elsewhere: the device has not failed, is taken back by its label, and an older copy beside it is not.
 #[test]
 fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {
@@ -580,7 +651,7 @@ fn a_device_that_is_back_under_another_path_is_taken_back_by_itself() {
         ["1.img", "second.img", "third.img", "a-copy.img"].map(|name| images.dir.join(name));
     let unplugged = images.cache.path().join("unplugged");
     let older = std::fs::read(&first).unwrap();
-    let mut mounted = Mounted::new(&images, "mine");
+    let mut mounted = watching(&images);
     std::fs::write(&copy, &older).unwrap();
     std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
     images.run("zpool", &["sync", "mine"]);
@@ -779,4 +850,117 @@ fn a_pool_is_split_by_whoever_has_it() {
             }
         }
     }
+}
+
+/// Pools share a spare, as in OpenZFS: one has it at a time, which the other sees, and it is free for both again.
+#[test]
+fn two_pools_share_a_spare() {
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    let mut create = images.bare();
+    common::good(create.args(["zpool", "create", "other", "mirror", &path("x"), &path("y")]));
+    let spare = path("z");
+    for pool in ["mine", "other"] {
+        images.run("zpool", &["add", pool, "spare", &spare]);
+        let again = images.refused("zpool", &["add", pool, "spare", &spare]);
+        assert!(again.contains("is part of this pool"), "{again}");
+    }
+    let seen = |pool: &str, state: &str| {
+        let status = images.run("zpool", &["status", pool]);
+        assert!(status.lines().any(|line| line.contains(&spare) && line.ends_with(state)), "{pool}, {state}: {status}");
+    };
+    for pool in ["mine", "other"] {
+        seen(pool, "AVAIL   ");
+    }
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    images.run("zpool", &["offline", "-f", "other", &path("y")]);
+    images.run("zpool", &["replace", "-w", "mine", "1.img", &spare]);
+    seen("mine", "INUSE     currently in use");
+    seen("other", "INUSE     in use by pool 'mine'");
+    let refused = images.refused("zpool", &["replace", "other", &path("y"), &spare]);
+    assert!(refused.contains("pool 'mine'"), "{refused}");
+    let refused = images.refused("zpool", &["remove", "mine", &spare]);
+    assert!(refused.contains("the spare is in use"), "{refused}");
+    images.run("zpool", &["detach", "mine", &spare]);
+    for pool in ["mine", "other"] {
+        seen(pool, "AVAIL   ");
+    }
+    images.run("zpool", &["replace", "-w", "other", &path("y"), &spare]);
+    seen("other", "INUSE     currently in use");
+    seen("mine", "INUSE     in use by pool 'other'");
+    images.run("zpool", &["remove", "mine", &spare]);
+    assert!(!images.run("zpool", &["status", "mine"]).contains(&spare));
+    seen("other", "INUSE     currently in use");
+    images.run("zpool", &["detach", "other", &spare]);
+    seen("other", "AVAIL   ");
+}
+
+/// The same while servers have both: neither keeps the spare from the other before it takes it.
+#[test]
+fn two_servers_share_a_spare() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    let mut create = images.bare();
+    common::good(create.args(["zpool", "create", "other", "mirror", &path("x"), &path("y")]));
+    let (spare, y) = (path("z"), path("y"));
+    let servers = ["mine", "other"].map(|pool| Mounted::new(&images, pool));
+    for pool in ["mine", "other"] {
+        images.run("zpool", &["add", pool, "spare", &spare]);
+    }
+    let until_seen = |pool: &str, state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = images.run("zpool", &["status", pool]);
+            if status.lines().any(|line| line.contains(&spare) && line.contains(state)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{pool}, {state}: {status}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    for pool in ["mine", "other"] {
+        until_seen(pool, "AVAIL");
+    }
+    // It is taken by itself, and not twice.
+    images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+    until_seen("mine", "currently in use");
+    until_seen("other", "in use by pool 'mine'");
+    images.run("zpool", &["offline", "-f", "other", &y]);
+    images.refused("zpool", &["replace", "other", &y, &spare]);
+    images.run("zpool", &["wait", "-t", "resilver,replace", "mine"]);
+    until_seen("other", "in use by pool 'mine'");
+    // It is free when the device is back, and the other server has waited for it.
+    images.run("zpool", &["online", "mine", "1.img"]);
+    until_seen("other", "currently in use");
+    until_seen("mine", "in use by pool 'other'");
+    images.run("zpool", &["wait", "-t", "resilver,replace", "other"]);
+    images.run("zpool", &["online", "other", &y]);
+    for pool in ["mine", "other"] {
+        until_seen(pool, "AVAIL");
+    }
+    // Both want it at the same moment: one gets it.
+    let offline = |pool: &str, device: &str| images.command("zpool", &["offline", "-f", pool, device]).spawn().unwrap();
+    let both = [offline("mine", "1.img"), offline("other", &y)];
+    for mut command in both {
+        assert!(command.wait().unwrap().success());
+    }
+    let has = |pool: &str| {
+        let status = images.run("zpool", &["status", pool]);
+        status.lines().any(|line| line.contains(&spare) && line.contains("currently in use"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !has("mine") && !has("other") {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (winner, loser) = if has("mine") { ("mine", "other") } else { ("other", "mine") };
+    until_seen(loser, &format!("in use by pool '{winner}'"));
+    assert!(has(winner) && !has(loser));
+    for server in servers {
+        server.end(End::Unmount);
+    }
+    zdb(&images);
 }

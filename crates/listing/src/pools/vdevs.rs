@@ -1,9 +1,11 @@
 //! The tree of vdevs to show.
 
+use std::collections::BTreeMap;
+
 use crate::error::Result;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_metaslab::{PoolSpace, class_fragmentation};
-use cenote_spa::{FoundPool, View};
+use cenote_spa::{FoundPool, SpareUse, View};
 use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::dtl::Dtl;
@@ -152,6 +154,8 @@ pub struct Vdev {
     pub is_placeholder: bool,
     /// A hot spare in the list of spares.
     pub is_listed_spare: bool,
+    /// The other pool that has taken this spare.
+    pub user: Option<String>,
 }
 
 /// The vdevs of a pool to show.
@@ -243,7 +247,10 @@ impl Vdev {
 
     /// The remark after its errors: the reason of its state.
     pub(crate) fn remark(&self) -> Option<String> {
-        let reason = || self.reason.map(Reason::text);
+        let reason = || match &self.user {
+            Some(pool) => Some(format!("in use by pool '{pool}'")),
+            None => self.reason.map(Reason::text),
+        };
         let missed = || match self.children.is_empty() {
             _ if self.missed.is_empty() => None,
             true => Some(format!("missed txgs {}", self.missed)),
@@ -288,13 +295,15 @@ struct Builder<'a> {
     names: Names,
     /// The pool and its space, if it is open.
     open: Option<(&'a View, &'a PoolSpace)>,
-    too_small: std::collections::BTreeMap<Guid, String>,
+    too_small: BTreeMap<Guid, String>,
 }
 
 /// Devices in addition to a pool's vdevs.
 pub(super) struct Auxiliary {
     caches: Vec<VdevConfig>,
     spares: Vec<VdevConfig>,
+    /// The use of each spare that has a device.
+    uses: BTreeMap<Guid, SpareUse>,
 }
 
 impl Facts {
@@ -311,12 +320,18 @@ impl Facts {
     /// Reads the parts of the tree: space maps, and auxiliary devices.
     pub(super) async fn auxiliary(&self) -> Result<Auxiliary> {
         self.space().await?;
-        Ok(Auxiliary { caches: self.pool.cache_devices().await?, spares: self.pool.spares().await? })
+        let (caches, spares) = (self.pool.cache_devices().await?, self.pool.spares().await?);
+        let mut uses = BTreeMap::new();
+        // By the labels as they are now: other pools may list these spares, too.
+        for spare in spares.iter().filter(|spare| matches!(spare.kind, VdevKind::Disk | VdevKind::File)) {
+            uses.insert(spare.guid, self.pool.spare_use(spare).await);
+        }
+        Ok(Auxiliary { caches, spares, uses })
     }
 
     /// The tree, from parts that were read, with its devices in these states.
     pub(super) fn tree_of(&self, read: &Auxiliary, names: Names, status: &VdevStatus) -> Tree {
-        let Auxiliary { caches, spares } = read;
+        let Auxiliary { caches, spares, uses } = read;
         let (pool, space) = (&self.pool, self.space.get_or_init(PoolSpace::default));
         let too_small = pool.found().too_small();
         let builder = Builder { found: pool.found(), names, open: Some((pool, space)), too_small };
@@ -353,7 +368,13 @@ impl Facts {
         let caches = caches.collect();
         let spares = spares.iter().map(|config| {
             let is_used = in_use.contains(&config.guid);
-            builder.auxiliary(config, "spare", if is_used { "INUSE" } else { "AVAIL" })
+            let (state, user) = match uses.get(&config.guid).filter(|_| !is_used) {
+                None if is_used => ("INUSE", None),
+                None | Some(SpareUse::Free) => ("AVAIL", None),
+                Some(SpareUse::UsedBy(pool)) => ("INUSE", Some(pool.clone())),
+                Some(SpareUse::Gone) => ("UNAVAIL", None),
+            };
+            Vdev { user, ..builder.auxiliary(config, "spare", state) }
         });
         Tree { root, caches, spares: spares.collect() }
     }
@@ -433,6 +454,7 @@ impl Builder<'_> {
             children,
             is_placeholder: is_removed_place,
             is_listed_spare: false,
+            user: None,
         };
         if let Some(disk) = disk {
             vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
@@ -492,7 +514,8 @@ impl Builder<'_> {
             VdevKind::DraidSpare { top_guid, .. } => Some(top_guid),
             _ => None,
         };
-        let is_missing = disk.is_none() && draid.is_none();
+        // Of a spare it is known.
+        let is_missing = state == "UNAVAIL" || class != "spare" && disk.is_none() && draid.is_none();
         let recorded = config.path.as_deref().map(str::to_owned);
         let path = disk.map(|disk| disk.path().to_string()).or(recorded);
         let device = match draid {
@@ -537,6 +560,7 @@ impl Builder<'_> {
             children: Vec::new(),
             is_placeholder: false,
             is_listed_spare: is_spare,
+            user: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use cenote_host::CacheFile;
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::parse_layout_in;
 use cenote_props::WrongUse;
-use cenote_spa::{NewDevice, TopKind};
+use cenote_spa::{NewDevice, TopKind, stands_for};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevStatus;
 
@@ -95,6 +95,13 @@ impl Attaching {
             word == spare.guid.0.to_string()
                 || spare.path.as_deref().is_some_and(|path| same(path) || path.ends_with(&format!("/{word}")))
         });
+        // Nothing is left to do where a server has taken it by itself.
+        if spare.is_some_and(|spare| self.is_replacing && stands_for(&leaves, spare.guid, old.guid)) {
+            if let Some(pool) = session.served().filter(|_| self.waits) {
+                wait(pool, &[Activity::Replace]).await?;
+            }
+            return Ok(());
+        }
         let in_place = self.new.is_none();
         let is_used = |guid| is_readable(&status, guid);
         if (in_place && is_used(old.guid))

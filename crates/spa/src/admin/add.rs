@@ -51,7 +51,7 @@ use cenote_vdev::config::AllocationClass;
 use cenote_vdev::tree::VdevTree;
 
 use crate::error::LabelError;
-use crate::open::spares_l2cache::{AuxSpec, MadeAux};
+use crate::open::spares_l2cache::{AuxKind, AuxSpec, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
 use crate::space::vdev_maps_of;
@@ -106,17 +106,19 @@ impl Pool {
     /// or suspended.
     #[boxed]
     pub async fn add_vdevs(&self, options: AddOptions) -> Result<Txg, SpaError> {
-        let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
+        let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options).await })).await?;
         addition.label().await.map_err(|error| refuse(error.to_string()))?;
+        let spares = addition.auxiliaries.spare_guids();
         let txg = self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await?;
         self.use_caches().await?;
+        self.let_spares_go(&spares).await?;
         Ok(txg)
     }
 }
 
 impl Syncer {
     /// Finds out whether all this can be added; changes nothing.
-    fn plan_addition(&self, options: AddOptions) -> Result<Addition, SpaError> {
+    async fn plan_addition(&self, options: AddOptions) -> Result<Addition, SpaError> {
         let AddOptions { tops, auxiliaries, ashift, allow_other_ashift, seed } = options;
         if tops.is_empty() && auxiliaries.is_empty() {
             return Err(refuse("invalid vdev specification: no vdevs are named"));
@@ -129,7 +131,10 @@ impl Syncer {
             self.check_ashift(&vdevs)?;
         }
         self.check_beside_removal(&vdevs)?;
-        let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
+        let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng).await?;
+        if let Some(path) = auxiliaries.listed_in(&self.listed(AuxKind::Spare).await?) {
+            return Err(refuse(format!("{path} is a hot spare of this pool already")));
+        }
         let mut root_vdev = self.devices.root_vdev.clone();
         root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
         // A tree that cannot be made is refused here, where nothing has changed yet.

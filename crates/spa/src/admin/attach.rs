@@ -182,14 +182,53 @@ fn already_replacing() -> SpaError {
     refuse("already in replacing/spare config; wait for completion or use 'zpool detach'")
 }
 
+/// Whether a spare stands for a device, and for no other.
+#[must_use]
+pub fn stands_for(root: &VdevConfig, spare: Guid, old: Guid) -> bool {
+    let mut stands = false;
+    root.walk(&mut |vdev| {
+        if let (VdevKind::Spare, [first, spares @ ..]) = (&vdev.kind, &vdev.children[..]) {
+            stands |= first.guid == old && spares.iter().any(|own| own.guid == spare && own.is_spare);
+        }
+    });
+    stands
+}
+
 impl Pool {
     /// Puts a device next to one of the pool, while it is in use: as a further leg of a mirror, or as its successor. When this is done, the
     /// device is part of the pool on disk, as of the returned txg, and lacks everything but what is written from now on.
+    ///
+    /// Nothing is changed where a spare has that place already.
     ///
     /// # Errors
     /// The device cannot have that place, or cannot be written: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
+        let (old, is_replacing) = (options.old, options.is_replacing);
+        if let NewDevice::Spare(guid) = options.new {
+            let stands = self.peek(move |syncer| {
+                let stands = is_replacing && stands_for(&syncer.devices.root_vdev.config, guid, old);
+                stands.then(|| syncer.txg())
+            });
+            // Nothing is left to do where a server has taken it by itself.
+            if let Some(txg) = stands.await? {
+                return Ok(txg);
+            }
+        }
+        let held = match options.new {
+            NewDevice::Spare(guid) => self.hold_spare(guid).await?.then_some(guid),
+            NewDevice::Disk(_) => None,
+        };
+        let attached = self.attach_held(options).await;
+        if let (Some(guid), Err(_)) = (held, &attached) {
+            // The error that came first is the one to be told.
+            drop(self.let_spares_go(&[guid]).await);
+        }
+        attached
+    }
+
+    /// The same with a device that is this process's alone.
+    async fn attach_held(&self, options: AttachOptions) -> Result<Txg, SpaError> {
         let plan = self.look(move |syncer| Box::pin(async move { syncer.plan_attachment(options).await })).await?;
         if let Some((label, disk)) = plan.label.as_ref().zip(plan.disk.as_ref()) {
             let cannot = |error| refuse(format!("{} cannot be labelled: {error}", disk.path()));
@@ -251,6 +290,9 @@ impl Pool {
         self.wait_synced(txg).await?;
         let leaves: Vec<LeafCommit> = detached.into_iter().filter_map(|detached| detached.leaf).collect();
         self.clear(&leaves).await?;
+        let guids: Vec<Guid> = leaves.iter().map(|leaf| leaf.guid).collect();
+        drop(leaves);
+        self.let_spares_go(&guids).await?;
         Ok(txg)
     }
 }
@@ -384,10 +426,14 @@ impl Syncer {
         let Some(listed) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else {
             return Err(no_such_device());
         };
+        let path = listed.str("path").unwrap_or("-").to_owned();
+        if self.devices.root_vdev.vdev(guid).is_some() {
+            let what = format!("{path} is busy, or device removal is in progress");
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
         if listed.str("type") == Some("dspare") {
             return Ok(NewPlace::Distributed(listed.clone()));
         }
-        let path = listed.str("path").unwrap_or("-").to_owned();
         match self.devices.found.auxiliaries.get(&guid) {
             Some(found) => {
                 let is_file = listed.str("type") == Some("file");
@@ -426,6 +472,12 @@ impl Syncer {
         self.devices.root_vdev = next;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
+        if leaf.has("is_spare") {
+            // It is a leaf now, whose disk is let go of when the leaf is lost.
+            let mut found = (*self.devices.found.auxiliaries).clone();
+            found.remove(&guid);
+            self.devices.found.auxiliaries = found.into();
+        }
         if let Some(disk) = plan.disk {
             let found = FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
             self.devices.found.leaves.insert(guid, found);
@@ -484,6 +536,7 @@ impl Syncer {
             let disk = label.disk.clone();
             found.insert(guid, FoundAuxiliary { guid, disk, state: PoolState::Spare });
             self.devices.found.auxiliaries = found.into();
+            self.devices.leaving.insert(guid);
         }
         if let Some(spare) = kept_spare {
             remove_listed(&self.mos.objset, &self.mos.directory, txg, AuxKind::Spare, spare).await?;
@@ -582,6 +635,13 @@ impl Syncer {
                 VdevKind::Replacing if is_done(first, last) => found = Some(vec![first.guid]),
                 VdevKind::Spare if is_unspared(last) && is_done(first, last) => found = Some(vec![first.guid]),
                 VdevKind::Spare if is_unspared(first) && is_done(last, first) => found = Some(vec![last.guid]),
+                // A further spare stands for one that has failed.
+                VdevKind::Spare if vdev.children.len() > 2 => {
+                    let before = &vdev.children[1];
+                    if before.is_spare && last.is_spare && is_done(before, last) {
+                        found = Some(vec![before.guid]);
+                    }
+                }
                 // The device of a spare was replaced: the spare is not needed either.
                 VdevKind::Spare if first.kind == VdevKind::Replacing && vdev.children.len() == 2 => {
                     if let [old, .., new] = &first.children[..]

@@ -12,24 +12,36 @@
 //! `zpool replace` does (`admin::attach`), and so a resilver begins. When the device is back, or forgiven, it is marked `unspare`, and the end of its
 //! resilver sends the spare back ([`Pool::finish_replacing`]); the one who replaces or detaches the device decides otherwise.
 //!
-//! **Invariants.** 1. A spare is taken only if its device is this process's alone and has its label. 2. A vdev has one spare at most: below a `spare` none
-//! is asked for.
+//! **Shared spares.** Several pools may list a spare: it has one guid and, while it is free, a label that names no pool, as in OpenZFS. The
+//! kernel has a table of them; here processes have to agree. So a free spare is open to be read alone. Who takes it opens it for his process
+//! alone, and looks at its label then; a spare in use has the label of a leaf, and stays locked while its pool is open. Who gives it back writes
+//! the spare's label, and lets go of the lock. A pool that finds no spare looks again as long as a device of its own wants one.
 //!
-//! **Crash.** A spare is part of the pool from the attachment's txg on. A power cut before that leaves it free, and the next opening takes it.
+//! **Invariants.** 1. A spare is taken only if its device is this process's alone, and no label on it is that of a leaf of another pool. 2. A vdev has one
+//! spare at most: below a `spare` none is asked for. 3. Of a spare that is free no process has the lock for longer than it takes to label it. 4. A spare
+//! that is given back is not taken again before it has its labels (`Devices::leaving`): they are written when the pool on disk is without it.
+//!
+//! **Crash.** A spare is part of the pool from the attachment's txg on. A power cut before that leaves it free, and the next opening takes it. One between
+//! the labels of an attachment or a detachment leaves labels of both kinds: they are a matter of the pool that they name ([`crate::auxiliary`]), which
+//! labels the spare anew when it is opened and does not have it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Class, boxed};
+use cenote_vdev::commit::initialize;
+use cenote_vdev::leaf::probe_device;
 
 use crate::admin::attach::{AttachOptions, NewDevice};
+use crate::auxiliary::{SeenSpare, look_at_spare, spare_on, spare_use};
 use crate::events::{Event, NewEvents};
-use crate::find::{has_spare_label, open_spare};
-use crate::open::spares_l2cache::AuxKind;
+use crate::find::LOCK_PATIENCE;
+use crate::open::spares_l2cache::{AuxKind, spare_label};
 use crate::pool::Pool;
 use crate::sync::Syncer;
-use crate::{FoundAuxiliary, SpaError};
+use crate::{FoundAuxiliary, Refusal, SpaError, SpareUse};
 
 /// A hot spare of the list that no vdev has.
 struct Free {
@@ -37,6 +49,8 @@ struct Free {
     /// Its recorded path.
     path: PathBuf,
     found: Option<FoundAuxiliary>,
+    /// Its entry in the list.
+    listed: NvList,
 }
 
 fn is_state_change(event: &Event) -> bool {
@@ -51,27 +65,95 @@ impl Pool {
     #[boxed]
     pub async fn look_at_spares(&self) -> Result<(), SpaError> {
         let spares = self.look(|syncer| Box::pin(async move { syncer.free_spares().await })).await?;
-        let (mut gone, mut back) = (Vec::new(), Vec::new());
-        for Free { guid, path, found } in spares {
-            match found {
-                Some(found) if !has_spare_label(self.handle(), found.disk.device().path(), guid).await => {
-                    gone.push(guid)
-                }
-                Some(_) => {}
-                None => back.extend(open_spare(self.handle(), &path, guid).await),
+        let (mut changed, mut mislabelled) = (Vec::new(), Vec::new());
+        for Free { guid, path, found, .. } in spares {
+            let place = found.as_ref().map_or(path, |found| found.disk.device().path().to_owned());
+            let now = look_at_spare(self.handle(), &place, guid, self.guid()).await.filter(|seen| seen.user.is_none());
+            mislabelled.extend(now.as_ref().filter(|seen| seen.is_mislabelled).map(|_| (guid, place)));
+            if now.is_some() != found.is_some() {
+                changed.push((guid, now.map(|seen| seen.found)));
             }
         }
-        if gone.is_empty() && back.is_empty() {
+        if changed.is_empty() && mislabelled.is_empty() {
             return Ok(());
         }
+        self.set_auxiliaries(changed).await?;
+        // Readers see it with the next root; and the root that the pool was opened at is that on disk from then on.
+        self.sync().await?;
+        for (guid, place) in mislabelled {
+            self.change(move |syncer| Box::pin(async move { syncer.label_free_spare(guid, &place).await })).await?;
+        }
+        Ok(())
+    }
+
+    /// Has these spares and cache devices be there, or not.
+    pub(crate) async fn set_auxiliaries(&self, changed: Vec<(Guid, Option<FoundAuxiliary>)>) -> Result<(), SpaError> {
         self.peek(move |syncer| {
             let mut found = (*syncer.devices.found.auxiliaries).clone();
-            found.retain(|guid, _| !gone.contains(guid));
-            found.extend(back.into_iter().map(|spare| (spare.guid, spare)));
+            for (guid, spare) in changed {
+                match spare {
+                    Some(spare) => drop(found.insert(guid, spare)),
+                    None => drop(found.remove(&guid)),
+                }
+            }
             syncer.devices.found.auxiliaries = found.into();
         })
-        .await?;
-        // Readers see it with the next root.
+        .await
+    }
+
+    /// Has a free spare's device be this process's alone: it is about to be taken. False for what is no such spare.
+    ///
+    /// # Errors
+    /// Its device is not there, or another pool has taken it.
+    pub(crate) async fn hold_spare(&self, guid: Guid) -> Result<bool, SpaError> {
+        let refused = |what: String| SpaError::refused(Refusal::Busy, what);
+        let (spares, is_leaving) = self
+            .look(move |syncer| {
+                let is_leaving = syncer.devices.leaving.contains(&guid);
+                Box::pin(async move { Ok::<_, SpaError>((syncer.free_spares().await?, is_leaving)) })
+            })
+            .await?;
+        if is_leaving {
+            return Err(refused("the spare is being given back: try again".to_owned()));
+        }
+        let Some(Free { path, found, .. }) = spares.into_iter().find(|spare| spare.guid == guid) else {
+            return Ok(false);
+        };
+        let place = found.map_or_else(|| path.clone(), |found| found.disk.device().path().to_owned());
+        let opened = self.handle().open_alone(&place, LOCK_PATIENCE).await.ok();
+        let seen = match &opened {
+            Some(device) => spare_on(&probe_device(device).await, guid, self.guid()),
+            None => None,
+        };
+        let Some(SeenSpare { found: spare, user: None, .. }) = seen else {
+            let path = path.display();
+            return Err(match spare_use(self.handle(), &place, guid, self.guid()).await {
+                SpareUse::UsedBy(pool) => refused(format!("the spare {path} is in use by pool '{pool}'")),
+                SpareUse::Free => refused(format!("another process has the spare {path}: try again")),
+                SpareUse::Gone => SpaError::refused(Refusal::NotThere, format!("the spare {path} is not there")),
+            });
+        };
+        assert_eq!(spare.guid, guid, "a spare is taken that has its label (invariant 1)");
+        self.set_auxiliaries(vec![(guid, Some(spare))]).await?;
+        Ok(true)
+    }
+
+    /// Lets go of the devices of spares that are free, and have their labels: others may take them.
+    pub(crate) async fn let_spares_go(&self, guids: &[Guid]) -> Result<(), SpaError> {
+        let spares = self.look(|syncer| Box::pin(async move { syncer.unused_spares().await })).await?;
+        let mut changed = Vec::new();
+        for Free { guid, path, found, .. } in spares.into_iter().filter(|spare| guids.contains(&spare.guid)) {
+            let place = found.map_or(path, |found| found.disk.device().path().to_owned());
+            let now = look_at_spare(self.handle(), &place, guid, self.guid()).await.filter(|seen| seen.user.is_none());
+            changed.push((guid, now.map(|seen| seen.found)));
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let left: Vec<Guid> = changed.iter().map(|(guid, _)| *guid).collect();
+        self.set_auxiliaries(changed).await?;
+        self.peek(move |syncer| syncer.devices.leaving.retain(|guid| !left.contains(guid))).await?;
+        // The last root has the devices as they were.
         self.sync().await.map(drop)
     }
 
@@ -131,6 +213,12 @@ impl Pool {
         let (pool, events) = (self.downgrade(), self.events().clone());
         self.handle().detach(Class::Background, async move {
             let mut seen = 0;
+            // A power cut may have left some without their labels, which other pools wait for.
+            if let Some(pool) = pool.upgrade()
+                && let Err(error) = pool.look_at_spares().await
+            {
+                pool.trouble(format!("hot spares cannot be looked at: {error}"));
+            }
             loop {
                 let Some(pool) = pool.upgrade() else { return };
                 if let Err(error) = pool.use_spares().await {
@@ -160,14 +248,37 @@ impl Syncer {
         Ok(own.filter(|guid| self.devices.root_vdev.vdev(*guid).is_none()).collect())
     }
 
-    /// The hot spares that no vdev has; no distributed ones.
+    /// Gives a spare that is free the labels of one, in place of those of a leaf of this pool. The pool on disk is without it.
+    async fn label_free_spare(&mut self, guid: Guid, place: &Path) -> Result<(), SpaError> {
+        let spares = self.free_spares().await?;
+        let Some(spare) = spares.into_iter().find(|spare| spare.guid == guid) else { return Ok(()) };
+        // Another process may be about to take it, or this one.
+        let Ok(device) = self.handle.open_alone(place, Duration::ZERO).await else { return Ok(()) };
+        let seen = spare_on(&probe_device(&device).await, guid, self.guid());
+        let Some(SeenSpare { found, user: None, is_mislabelled: true }) = seen else { return Ok(()) };
+        assert!(self.devices.root_vdev.vdev(guid).is_none(), "a leaf keeps its labels");
+        if let Err(error) = initialize(&found.disk, &spare_label(&spare.listed)).await {
+            let what = format!("the spare {} could not be labelled as a free one: {error}", place.display());
+            self.blocks.space.troubles.tell(what);
+        }
+        Ok(())
+    }
+
+    /// The hot spares that no vdev has; no distributed ones, and none that is being given back.
     async fn free_spares(&self) -> Result<Vec<Free>, SpaError> {
+        let mut free = self.unused_spares().await?;
+        free.retain(|spare| !self.devices.leaving.contains(&spare.guid));
+        Ok(free)
+    }
+
+    /// The same, with those that are being given back.
+    async fn unused_spares(&self) -> Result<Vec<Free>, SpaError> {
         let listed = self.listed(AuxKind::Spare).await?;
         let free = listed.iter().filter(|spare| spare.str("type") != Some("dspare")).filter_map(|spare| {
             let guid = spare.u64("guid").map(Guid)?;
             let path = PathBuf::from(spare.str("path")?);
             let found = self.devices.found.auxiliaries.get(&guid).cloned();
-            self.devices.root_vdev.vdev(guid).is_none().then_some(Free { guid, path, found })
+            self.devices.root_vdev.vdev(guid).is_none().then(|| Free { guid, path, found, listed: spare.clone() })
         });
         Ok(free.collect())
     }

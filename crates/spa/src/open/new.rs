@@ -122,7 +122,7 @@ pub(crate) async fn create_syncer(
     }
     let mut vdevs = MadeVdevs::new(tops, options.ashift, metaslabs_min, txg, &mut rng)?;
     vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name), false)?;
-    let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng)?;
+    let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng).await?;
 
     let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
     let root_vdev = |vdevs: &MadeVdevs| RootVdev::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());

@@ -10,7 +10,7 @@
 //!
 //! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of no pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
@@ -22,7 +22,9 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Rng, join_all};
 use cenote_vdev::commit::initialize;
+use cenote_vdev::leaf::probe;
 
+use crate::auxiliary::free_spare_of;
 use crate::config::{CONFIG_BLOCK_BYTES, PoolState, VERSION};
 use crate::error::LabelError;
 use crate::open::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
@@ -54,6 +56,8 @@ struct MadeDisk {
     guid: Guid,
     spec: DiskSpec,
     ashift: u32,
+    /// It has its labels.
+    is_labelled: bool,
 }
 
 /// Spares and cache devices that are made.
@@ -81,7 +85,7 @@ impl MadeDisk {
     fn new(spec: DiskSpec, ashift: Option<u32>, rng: &mut Rng) -> Result<Self, SpaError> {
         spec.allocatable_bytes()?;
         let ashift = ashift_of(std::slice::from_ref(&spec), ashift)?;
-        Ok(Self { guid: Guid(rng.next_u64() | 1), spec, ashift })
+        Ok(Self { guid: Guid(rng.next_u64() | 1), spec, ashift, is_labelled: false })
     }
 
     fn config(&self, is_spare: bool) -> NvList {
@@ -137,12 +141,26 @@ pub(crate) fn spare_label(listed: &NvList) -> NvList {
 }
 
 impl MadeAux {
-    /// Gives what is asked for identities, and the new draids their spares.
-    pub(crate) fn new(spec: AuxSpec, ashift: Option<u32>, vdevs: &MadeVdevs, rng: &mut Rng) -> Result<Self, SpaError> {
+    /// Gives what is asked for identities, and the new draids their spares. A device that is a spare already stays the same one: another pool may
+    /// have it in its list, and each sees by the labels whether it is in use.
+    pub(crate) async fn new(
+        spec: AuxSpec,
+        ashift: Option<u32>,
+        vdevs: &MadeVdevs,
+        rng: &mut Rng,
+    ) -> Result<Self, SpaError> {
         let mut make = |specs: Vec<DiskSpec>| {
             specs.into_iter().map(|spec| MadeDisk::new(spec, ashift, rng)).collect::<Result<Vec<_>, _>>()
         };
-        let (spares, caches) = (make(spec.spares)?, make(spec.caches)?);
+        let (mut spares, caches) = (make(spec.spares)?, make(spec.caches)?);
+        let mut guids = BTreeSet::new();
+        for spare in &mut spares {
+            let before = free_spare_of(&probe(&spare.spec.disk).await);
+            // A copy of one that is among them already becomes a spare of its own.
+            if let Some((guid, is_labelled)) = before.filter(|(guid, _)| guids.insert(*guid)) {
+                (spare.guid, spare.is_labelled) = (guid, is_labelled);
+            }
+        }
         let mut distributed = Vec::new();
         for (id, top) in (vdevs.first_id..).zip(&vdevs.tops) {
             if let TopKind::Draid { parity, spares, .. } = top.kind {
@@ -154,9 +172,20 @@ impl MadeAux {
         Ok(Self { spares, caches, distributed })
     }
 
-    /// Labels the disks.
+    /// The spares that have disks.
+    pub(crate) fn spare_guids(&self) -> Vec<Guid> {
+        self.spares.iter().map(|spare| spare.guid).collect()
+    }
+
+    /// A spare that is in this list of the pool already.
+    pub(crate) fn listed_in(&self, listed: &[NvList]) -> Option<&str> {
+        let is_listed = |spare: &&MadeDisk| listed.iter().any(|other| other.u64("guid") == Some(spare.guid.0));
+        self.spares.iter().find(is_listed).map(|spare| spare.spec.path.as_str())
+    }
+
+    /// Labels the disks. Nothing is written to a spare that has its labels: another pool may rely on them.
     pub(crate) async fn initialize(&self) -> Result<(), LabelError> {
-        let spares = self.spares.iter().map(|disk| (disk, PoolState::Spare));
+        let spares = self.spares.iter().filter(|disk| !disk.is_labelled).map(|disk| (disk, PoolState::Spare));
         let caches = self.caches.iter().map(|disk| (disk, PoolState::L2Cache));
         let made = join_all(spares.chain(caches).map(|(disk, state)| disk.initialize(state))).await;
         made.into_iter().collect()
@@ -274,6 +303,31 @@ pub(crate) async fn remove_listed(
     list.push(kind.list(), NvValue::NvlistArray(devices));
     write_list(&object, txg, &list).await?;
     Ok(Some(removed))
+}
+
+/// Has a list name the paths at which some of its devices are now.
+pub(crate) async fn set_listed_paths(
+    mos: &Objset,
+    directory: &Object,
+    txg: Txg,
+    kind: AuxKind,
+    paths: &BTreeMap<Guid, String>,
+) -> Result<(), DmuError> {
+    let Some(object) = list_object(mos, directory, kind).await? else { return Ok(()) };
+    let mut list = read_list(&object).await.unwrap_or_default();
+    let mut devices = list.lists(kind.list()).unwrap_or_default().to_vec();
+    for device in &mut devices {
+        if let Some(path) = device.u64("guid").and_then(|guid| paths.get(&Guid(guid))) {
+            device.remove("path");
+            device.push("path", path.as_str());
+            // They name the place where it was.
+            device.remove("devid");
+            device.remove("phys_path");
+        }
+    }
+    list.remove(kind.list());
+    list.push(kind.list(), NvValue::NvlistArray(devices));
+    write_list(&object, txg, &list).await
 }
 
 /// Reads a packed list.

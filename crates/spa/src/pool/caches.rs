@@ -15,7 +15,7 @@ use cenote_arc::Cache;
 use cenote_format::ids::Guid;
 use cenote_l2arc::{CacheSpec, L2arc};
 use cenote_taskq::{Class, boxed};
-use cenote_vdev::tree::LeafIo;
+use cenote_vdev::tree::{LeafIo, VdevState};
 use cenote_zio::{Shelves as _, ZioError};
 
 use super::Pool;
@@ -113,7 +113,13 @@ impl Pool {
         self.shared.caches.online(guid).await
     }
 
-    /// Uses a cache device no more: it is about to be removed.
+    /// Whether a person has taken a cache device offline.
+    pub(crate) fn is_cache_offline(&self, guid: Guid) -> bool {
+        let mut states = self.shared.caches.states().into_iter();
+        states.any(|state| state.guid == guid && state.state == VdevState::Offline)
+    }
+
+    /// Uses a cache device no more: it is about to be removed, or gone.
     #[boxed]
     pub(crate) async fn leave_cache(&self, guid: Guid) {
         self.shared.caches.remove(guid).await;

@@ -6,14 +6,14 @@
 //! 3. The vdevs change between txgs or by the sync, and never in a slice of a job, which has this room by `&` ([`TreeControl`]).
 //! 4. A change of the vdevs is in labels and configuration of the same txg: `config_changed` says that it is still to be written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::LeafCommit;
-use cenote_vdev::config::{AllocationClass, VdevKind};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{LeafState, TreeControl, VdevTree};
@@ -41,6 +41,13 @@ pub(crate) fn forget_diagnosis(root_vdev: &mut RootVdev, leaf: Guid) -> Result<(
     root_vdev.change_vdev(leaf, &mut undiagnosed)
 }
 
+/// Whether a leaf is the spare that was taken last, and neither it nor anything beside it is used.
+fn is_last_hope(spare: &VdevConfig, leaf: &VdevConfig, states: &BTreeMap<Guid, LeafState>) -> bool {
+    let is_used = |guid: Guid| matches!(states.get(&guid), Some(LeafState::Online | LeafState::Degraded));
+    let is_last = spare.children.last().is_some_and(|last| last.guid == leaf.guid);
+    is_last && leaf.is_spare && spare.leaves().iter().all(|leaf| !is_used(leaf.guid))
+}
+
 /// The devices of a pool.
 pub(crate) struct Devices {
     /// The vdevs as labels and configuration describe them.
@@ -63,6 +70,8 @@ pub(crate) struct Devices {
     pub(crate) config_changed: bool,
     /// Labels of devices that are the pool's no more once the txg is on disk: they get them then.
     pub(crate) freed_labels: Vec<LeafCommit>,
+    /// Spares that were given back, and do not have the labels of free ones yet.
+    pub(crate) leaving: BTreeSet<Guid>,
 }
 
 impl Devices {
@@ -81,6 +90,7 @@ impl Devices {
             // Labels say who has the pool, from its first txg here on.
             config_changed: true,
             freed_labels: Vec::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -101,7 +111,7 @@ impl Devices {
 
     /// Carries out a verdict about a leaf, unless it is as good as done. The reason, for a person.
     pub(crate) fn condemn(&mut self, leaf: Guid, verdict: Verdict) -> Result<Option<String>, VdevError> {
-        let is_above = |top: &cenote_vdev::config::VdevConfig| top.leaves().iter().any(|of| of.guid == leaf);
+        let is_above = |top: &VdevConfig| top.leaves().iter().any(|of| of.guid == leaf);
         let Some((vdev, top)) = self.root_vdev.tops().find(|(_, top)| is_above(top)) else { return Ok(None) };
         let before = self.tree.leaf_states().into_iter().find(|(guid, _)| *guid == leaf).map(|(_, state)| state);
         let name = top.leaves().into_iter().find(|of| of.guid == leaf).map(|of| of.display_name()).unwrap_or_default();
@@ -146,14 +156,19 @@ impl Devices {
     /// Leaves that are to have a hot spare: of vdevs for data, failed or not there, and without one.
     pub(crate) fn wants_spare(&self) -> Vec<Guid> {
         let mut found = Vec::new();
-        for (leaf, state) in self.tree.leaf_states() {
+        let all = self.tree.leaf_states();
+        let states: BTreeMap<Guid, LeafState> = all.iter().copied().collect();
+        for (leaf, state) in all {
             let root_vdev = &self.root_vdev;
             let (Some((above, vdev)), Some((_, top))) = (root_vdev.vdev(leaf), root_vdev.top_of(leaf)) else {
                 continue;
             };
-            let is_below =
-                above.last().is_some_and(|above| matches!(above.kind, VdevKind::Spare | VdevKind::Replacing));
-            if is_below || vdev.state.offline || top.class != AllocationClass::Normal {
+            let parent = above.last();
+            let is_below = parent.is_some_and(|above| matches!(above.kind, VdevKind::Spare | VdevKind::Replacing));
+            // A spare that has failed, below which nothing else works, is no help.
+            let is_last =
+                parent.is_some_and(|above| above.kind == VdevKind::Spare && is_last_hope(above, vdev, &states));
+            if (is_below && !is_last) || vdev.state.offline || top.class != AllocationClass::Normal {
                 continue;
             }
             let has_failed = match state {

@@ -35,7 +35,7 @@ fn shape(vdev: &VdevConfig) -> String {
     }
 }
 
-async fn tops(pool: &Pool) -> String {
+pub(crate) async fn tops(pool: &Pool) -> String {
     vdevs(pool).await.children.iter().map(shape).collect::<Vec<_>>().join(" ")
 }
 

@@ -4,7 +4,7 @@
 use cenote_dmu::Zap;
 use cenote_format::ids::{BlockId, Guid, ObjectId};
 use cenote_sim::{Machine, disk};
-use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Offline, Pool, TopKind};
+use cenote_spa::{AddOptions, AttachOptions, AuxSpec, ImportOptions, NewDevice, Offline, Pool, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::config::VdevKind;
@@ -160,7 +160,7 @@ fn a_spare_whose_device_has_another_label_is_none() {
         pool.use_spares().await.unwrap();
         assert_eq!(in_use(&pool).await.map(|(_, path)| path).as_deref(), Some("/disk3"));
         machine.disks[2].restore(&image);
-        assert_eq!(there().await, 2, "one is back, and the other is in use");
+        assert_eq!(there().await, 1, "one is back, and the other is a leaf");
         pool.export().await.unwrap();
     });
 }
@@ -192,11 +192,244 @@ fn a_pool_whose_list_of_spares_is_damaged_is_opened_without_them() {
         pool.offline_device(leaf, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
         assert!(pool.use_spares().await.unwrap().is_empty());
         pool.online_device(leaf, Vec::new()).await.unwrap();
-        pool.mended(leaf).await.unwrap();
+        crate::attach::resilver(&machine, &pool, 0, 1).await;
         change(&pool, 7).await;
         let auxiliaries = AuxSpec { spares: vec![disk(&handle, &machine.paths[3]).await.unwrap()], caches: Vec::new() };
         pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
         assert_eq!(pool.view(&ImportOptions::default()).await.unwrap().spares().await.unwrap().len(), 1);
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths[..2], "exported").await;
+        zdb(&machine, "exported");
+    });
+}
+
+async fn fault(pool: &Pool, path: &str) -> Guid {
+    let leaf = leaf_of(pool, path).await;
+    pool.offline_device(leaf, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+    leaf
+}
+
+/// The spares and cache devices that are there.
+async fn there(pool: &Pool) -> Vec<String> {
+    let view = pool.view(&ImportOptions::default()).await.unwrap();
+    view.found().auxiliaries.values().map(|found| found.disk.path().to_string()).collect()
+}
+
+/// The spare has failed too: a further one stands for both, and the one that has failed goes when that one has everything.
+#[test]
+fn a_spare_that_fails_in_use_gets_a_spare() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = with_spares(&handle, &machine).await;
+        let first = fault(&pool, "/disk1").await;
+        let spare = pool.use_spares().await.unwrap()[0];
+        crate::attach::resilver(&machine, &pool, 0, 2).await;
+        pool.finish_replacing().await.unwrap();
+        change(&pool, 20).await;
+        fault(&pool, "/disk2").await;
+        let used = pool.use_spares().await.unwrap();
+        assert_eq!(crate::attach::tops(&pool).await, "mirror[disk0 spare[disk1 disk2 disk3]]");
+        assert!(pool.use_spares().await.unwrap().is_empty(), "one is enough");
+        change(&pool, 21).await;
+        cut(&handle, &machine, Crash::Random).await;
+        drop(pool);
+        let pool = reopened(&handle, &machine.paths, small()).await;
+        assert_eq!(pool.finish_replacing().await.unwrap(), 0, "it lacks everything");
+        crate::attach::resilver(&machine, &pool, 0, 3).await;
+        assert_eq!(pool.finish_replacing().await.unwrap(), 1);
+        assert_eq!(crate::attach::tops(&pool).await, "mirror[disk0 spare[disk1 disk3]]");
+        assert!(!pool.peek(|syncer| syncer.is_replacing()).await.unwrap(), "nothing is waited for");
+        pool.look_at_spares().await.unwrap();
+        assert_eq!(there(&pool).await, ["/disk2"], "it is a spare again");
+        assert!(spare != used[0]);
+        pool.online_device(first, Vec::new()).await.unwrap();
+        crate::attach::resilver(&machine, &pool, 0, 1).await;
+        assert_eq!(pool.finish_replacing().await.unwrap(), 1);
+        assert_eq!(crate::attach::tops(&pool).await, "mirror[disk0 disk1]");
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths, "exported").await;
+        zdb(&machine, "exported");
+    });
+}
+
+/// A device is back while its spare is being made ready: the spare goes, though it lacks something.
+#[test]
+fn a_device_that_is_back_sends_a_spare_away_that_is_not_ready() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = with_spares(&handle, &machine).await;
+        let leaf = fault(&pool, "/disk1").await;
+        pool.use_spares().await.unwrap();
+        change(&pool, 22).await;
+        pool.online_device(leaf, Vec::new()).await.unwrap();
+        crate::attach::resilver(&machine, &pool, 0, 1).await;
+        assert_eq!(pool.finish_replacing().await.unwrap(), 1);
+        assert_eq!(crate::attach::tops(&pool).await, "mirror[disk0 disk1]");
+        assert_eq!(there(&pool).await.len(), 2);
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths[..2], "exported").await;
+        zdb(&machine, "exported");
+    });
+}
+
+/// It is asked for by a person when it was taken already: nothing is different, and nothing is refused.
+#[test]
+fn a_spare_that_stands_for_a_device_may_be_asked_for_again() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = with_spares(&handle, &machine).await;
+        let old = fault(&pool, "/disk1").await;
+        let spare = pool.use_spares().await.unwrap()[0];
+        let before = vdevs(&pool).await;
+        let with = |old, new| AttachOptions {
+            old,
+            new: NewDevice::Spare(new),
+            is_replacing: true,
+            is_sequential: false,
+            ashift: None,
+            seed: None,
+        };
+        pool.attach_device(with(old, spare)).await.unwrap();
+        assert_eq!(vdevs(&pool).await, before);
+        let other = leaf_of(&pool, "/disk0").await;
+        crate::offline::assert_refused(pool.attach_device(with(other, spare)).await, "is busy");
+        pool.export().await.unwrap();
+    });
+}
+
+/// The power goes after the txg in which a spare is given back, and before it has its labels.
+#[test]
+fn a_spare_without_its_labels_gets_them_when_the_pool_is_opened() {
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 3, Latency::default());
+    runtime.block_on(async {
+        let pool = with_spares(&handle, &machine).await;
+        let leaf = fault(&pool, "/disk1").await;
+        let spare = pool.use_spares().await.unwrap()[0];
+        change(&pool, 23).await;
+        pool.online_device(leaf, Vec::new()).await.unwrap();
+        let in_use = machine.disks[2].image();
+        pool.detach_device(spare).await.unwrap();
+        pool.export().await.unwrap();
+        let free = machine.disks[2].image();
+        machine.disks[2].restore(&in_use);
+        let pool = reopened(&handle, &machine.paths, small()).await;
+        assert!(there(&pool).await.is_empty(), "it has the labels of a leaf");
+        pool.look_at_spares().await.unwrap();
+        assert_eq!(there(&pool).await, ["/disk2"]);
+        let label = 16 << 10..112 << 10;
+        let labels = |bytes: &[u8]| bytes[label.clone()].to_vec();
+        let now = machine.disks[2].peek(0, 256 << 10);
+        machine.disks[2].restore(&free);
+        assert!(labels(&now) == labels(&machine.disks[2].peek(0, 256 << 10)), "it has those of a spare");
+        fault(&pool, "/disk1").await;
+        assert_eq!(pool.use_spares().await.unwrap(), [spare]);
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths, "exported").await;
+    });
+}
+
+/// Two devices want the spare that is given back: its labels are those of the leaf that it becomes, whenever it is taken.
+#[test]
+fn a_spare_that_is_given_back_is_not_taken_before_it_has_its_labels() {
+    for seed in 0..12 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let pause = std::time::Duration::from_micros;
+        let latency = Latency { read: pause(80), write: pause(900), flush: pause(2000), jitter: pause(1500) };
+        let machine = machine_of(&runtime, 5, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 2), (TopKind::Mirror, 2)], small()).await;
+            let spares = vec![disk(&handle, &machine.paths[4]).await.unwrap()];
+            let auxiliaries = AuxSpec { spares, caches: Vec::new() };
+            pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
+            change(&pool, 1).await;
+            fault(&pool, "/disk1").await;
+            let spare = pool.use_spares().await.unwrap()[0];
+            fault(&pool, "/disk3").await;
+            let other = pool.clone();
+            let taking = handle.spawn(cenote_taskq::Class::Background, async move {
+                for _ in 0..4000 {
+                    if other.use_spares().await.unwrap().contains(&spare) {
+                        return;
+                    }
+                    other.handle().sleep(std::time::Duration::from_micros(200)).await;
+                }
+                panic!("it is not taken again");
+            });
+            pool.detach_device(spare).await.unwrap();
+            taking.await.unwrap();
+            change(&pool, 2).await;
+            cut(&handle, &machine, Crash::LoseAll).await;
+            drop(pool);
+            let pool = reopened(&handle, &machine.paths, small()).await;
+            assert!(state(&pool, "/disk4").is_readable(), "seed {seed}: it lacks its labels");
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// A spare and a cache device are back under other paths: they are known by their guids, and the lists name their new paths. A spare that is elsewhere
+/// when the pool is opened is found, too.
+#[test]
+fn spares_and_cache_devices_are_taken_back_under_any_path() {
+    let runtime = Runtime::simulated(10);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 7, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, MIRROR, small()).await;
+        let mut made = Vec::new();
+        for path in &machine.paths[2..4] {
+            made.push(disk(&handle, path).await.unwrap());
+        }
+        let caches = vec![made.pop().unwrap()];
+        let auxiliaries = AuxSpec { spares: made, caches };
+        pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
+        assert!(pool.absent_auxiliaries().await.unwrap().is_empty());
+        pool.export().await.unwrap();
+        let move_to = |from: usize, to: usize| {
+            machine.disks[to].restore(&machine.disks[from].image());
+            machine.disks[from].restore(&cenote_taskq::sim::disk::Image::default());
+        };
+        move_to(2, 4);
+        move_to(3, 5);
+        // Nobody looks where they are.
+        let pool = reopened(&handle, &machine.paths[..4], small()).await;
+        let absent = async || pool.absent_auxiliaries().await.unwrap().into_iter().map(|(_, path)| path);
+        assert!(absent().await.eq(["/disk2", "/disk3"]));
+        assert!(pool.take_back(&machine.paths[6..]).await.unwrap().is_empty());
+        let mut back = pool.take_back(&machine.paths[4..]).await.unwrap();
+        back.sort();
+        assert_eq!(back, machine.paths[4..6]);
+        assert_eq!(absent().await.count(), 0);
+        let listed = async |pool: &Pool| {
+            let view = pool.view(&ImportOptions::default()).await.unwrap();
+            let mut all = view.spares().await.unwrap();
+            all.extend(view.cache_devices().await.unwrap());
+            all.into_iter().map(|device| device.path.as_deref().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&pool).await, ["/disk4", "/disk5"]);
+        assert!(pool.take_back(&machine.paths[4..]).await.unwrap().is_empty(), "they are there");
+        fault(&pool, "/disk1").await;
+        pool.use_spares().await.unwrap();
+        assert_eq!(in_use(&pool).await.map(|(_, path)| path).as_deref(), Some("/disk4"));
+        let spare = in_use(&pool).await.unwrap().0;
+        pool.online_device(leaf_of(&pool, "/disk1").await, Vec::new()).await.unwrap();
+        pool.detach_device(spare).await.unwrap();
+        pool.export().await.unwrap();
+        // They are found at an opening, and the lists say where.
+        move_to(4, 2);
+        move_to(5, 3);
+        let pool = reopened(&handle, &machine.paths, small()).await;
+        pool.note_auxiliary_paths().await.unwrap();
+        assert_eq!(listed(&pool).await, ["/disk2", "/disk3"]);
         pool.export().await.unwrap();
         assert_readable(&handle, &machine.paths[..2], "exported").await;
         zdb(&machine, "exported");
