@@ -91,7 +91,7 @@ cenote_kstat::tunables! {
         zfs_vdev_read_run_limit: u64 = 16 << 20, "bytes", Number(0, 1 << 30), AtOpen;
         /// Most reads of verification that a device with a head is given at once.
         zfs_vdev_scrub_max_active: u64 = 3, "requests", Number(1, 100_000), AtOpen;
-        /// Reads of verification that a device with a head is given before other classes get more than their minimum.
+        /// Reads of verification that a device with a head is given before other classes get more than their minimum, and requests of 16 KiB that one without is given beside clients.
         zfs_vdev_scrub_min_active: u64 = 1, "requests", Number(1, 100_000), AtOpen;
         /// A solid-state device is given this many times more requests of every class at once.
         zfs_vdev_solid_active_times: u64 = 16, "times", Number(1, 1000), AtOpen;

@@ -75,24 +75,34 @@ impl Work {
     }
 }
 
-/// Seconds of long work, and what clients did meanwhile, if there were any.
-fn measured(work: Work, data_bytes: u64, has_clients: bool) -> Result<(f64, Vec<Done>)> {
+/// Long work that was done.
+struct Measured {
+    seconds: f64,
+    /// Txgs that were written meanwhile.
+    txgs: u64,
+    /// The operations of clients meanwhile, if there were any.
+    done: Vec<Done>,
+}
+
+/// Does long work, beside clients or not.
+fn measured(work: Work, data_bytes: u64, has_clients: bool) -> Result<Measured> {
     let bed = Bed::models(&[Model::Flash(FlashOptions::sata()); DRIVES], data_bytes)?;
     let disks = bed.disks.clone();
     bed.run(async move {
         let pool = disks.pool(&MIRRORS, &["zfs_rebuild_scrub_enabled=0"], CACHE_BYTES).await?;
         let data = Data::filled(&pool, RECORD_BYTES, data_bytes).await?;
         let clients = if has_clients { Some(Clients::begin(&data).await?) } else { None };
-        let begun = disks.handle.now();
+        let (begun, txg) = (disks.handle.now(), pool.txgs().synced_txg());
         work.done(&disks, &pool).await?;
         let seconds = (disks.handle.now() - begun).as_secs_f64();
+        let txgs = pool.txgs().synced_txg().0 - txg.0;
         let done = match clients {
             Some(clients) => clients.end().await?,
             None => Vec::new(),
         };
         drop(data);
         pool.export().await?;
-        Ok((seconds, done))
+        Ok(Measured { seconds, txgs, done })
     })
 }
 
@@ -103,20 +113,30 @@ pub(super) fn foreground(options: &Options, suite: &mut Suite, raw: &mut Map<Str
         "Clients of two mirrors of modelled SATA drives ({} MiB in records of 16 KiB) during long work: 99 of 100 operations within",
         data_bytes >> 20
     );
-    let columns =
-        ["work", "read, us", "write, us", "fsync, us", "read, times", "write", "fsync", "seconds of work", "alone"];
+    let columns = [
+        "work",
+        "read, us",
+        "write, us",
+        "fsync, us",
+        "read, times",
+        "write",
+        "fsync",
+        "seconds of work",
+        "alone",
+        "txgs",
+    ];
     let mut table = Table::new(title, &columns);
     let mut kept = Vec::new();
     let mut without: Option<[f64; 3]> = None;
     for (work, name) in WORKS {
-        let (seconds, done) = measured(work, data_bytes, true)?;
-        let alone = if work == Work::None { f64::NAN } else { measured(work, data_bytes, false)?.0 };
+        let Measured { seconds, txgs, done } = measured(work, data_bytes, true)?;
+        let alone = if work == Work::None { f64::NAN } else { measured(work, data_bytes, false)?.seconds };
         let p99 = KINDS.map(|(kind, _)| quantile_us(&done, kind, 0.99));
         let p50 = KINDS.map(|(kind, _)| quantile_us(&done, kind, 0.5));
         let base = *without.get_or_insert(p99);
         // Work of memory alone takes no time here: less than a microsecond is one.
         let times: [f64; 3] = std::array::from_fn(|kind| p99[kind].max(1.0) / base[kind].max(1.0));
-        let cells = p99.into_iter().chain(times).chain([seconds, alone]).map(short);
+        let cells = p99.into_iter().chain(times).chain([seconds, alone, txgs as f64]).map(short);
         table.row([name.to_owned()].into_iter().chain(cells));
         if work != Work::None {
             for ((_, what), times) in KINDS.iter().zip(times) {
@@ -132,7 +152,7 @@ pub(super) fn foreground(options: &Options, suite: &mut Suite, raw: &mut Map<Str
         }
         let reads = done.iter().filter(|done| done.kind == Kind::Read).count();
         kept.push(json!({
-            "work": name, "p99_us": p99, "p50_us": p50, "seconds": seconds, "alone_s": alone, "reads": reads,
+            "work": name, "p99_us": p99, "p50_us": p50, "seconds": seconds, "alone_s": alone, "txgs": txgs, "reads": reads,
             "operations": done.len(),
         }));
     }

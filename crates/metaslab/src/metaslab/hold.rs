@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** 1. What is held is not in `free`, and in none of the sets of what is allocated or was freed. 2. A metaslab that has something
 //! held stays loaded. 3. At most one part in [`HELD_PART`] of what is free in a metaslab is held at once, so that a full pool has room. 4. What is held
-//! begins and ends at whole granules (a group's row on draid): all that is free does, since no block can lie anywhere else.
+//! begins and ends at whole granules (a group's row on draid): all that is free does, since no block can lie anywhere else. 5. A holder passes over
+//! nothing that is free on disk: what others hold, it holds with them, since they work on other leaves. It is free again when the last one lets go.
 
 use std::ops::Range;
 
@@ -22,19 +23,32 @@ impl Metaslab {
         let unit = granule.max(1 << self.ashift);
         let from = from.next_multiple_of(unit);
         let Some(loaded) = &mut self.loaded else { return Ok(None) };
-        let part = (loaded.free.total() + self.held.total()) / HELD_PART;
-        let max_bytes = max_bytes.min(part.saturating_sub(self.held.total())).max(unit) / unit * unit;
-        let mut found = loaded.free.next_from(from);
+        let shared = self.held.next_from(from);
+        let free = loaded.free.next_from(from);
+        let begins = |range: &Option<Range<u64>>| range.as_ref().map_or(u64::MAX, |range| range.start.max(from));
+        let is_shared = begins(&shared) < begins(&free);
+        let max_bytes = match is_shared {
+            true => max_bytes,
+            false => {
+                let part = (loaded.free.total() + self.held.total()) / HELD_PART;
+                max_bytes.min(part.saturating_sub(self.held.total()))
+            }
+        };
+        let max_bytes = max_bytes.max(unit) / unit * unit;
+        let mut found = if is_shared { shared } else { free };
         if let Some(range) = &mut found {
             range.start = range.start.max(from);
-            range.end = range.end.min(range.start + max_bytes);
+            range.end = range.end.min(range.start.saturating_add(max_bytes));
             debug_assert!(range.start < range.end, "a range that is found lies after the offset");
             assert!(
                 range.start.is_multiple_of(unit) && range.end.is_multiple_of(unit),
                 "free space is of whole granules"
             );
-            loaded.free.remove(range.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
-            self.held.add(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+            if !is_shared {
+                loaded.free.remove(range.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
+                self.held.add(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+            }
+            self.holds.push(range.clone());
         }
         Ok(found)
     }
@@ -44,11 +58,27 @@ impl Metaslab {
         !self.held.is_empty()
     }
 
-    /// Ends a hold.
+    /// Ends a hold, as it was given.
     pub(crate) fn release(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
         assert!(self.loaded.is_some(), "a metaslab that has something held stays loaded (hold, invariant 2)");
-        self.held.remove(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+        if let Some(place) = self.holds.iter().position(|held| *held == range) {
+            self.holds.swap_remove(place);
+        }
         let Some(loaded) = &mut self.loaded else { return Ok(()) };
-        loaded.free.add(range).map_err(SpaceError::tree(self.id, "free space"))
+        let mut at = range.start;
+        while at < range.end {
+            let others = self.holds.iter().filter(|held| held.contains(&at)).map(|held| held.end).max();
+            if let Some(end) = others {
+                at = end;
+                continue;
+            }
+            let next = self.holds.iter().map(|held| held.start).filter(|start| *start > at).min();
+            let part = at..next.map_or(range.end, |next| next.min(range.end));
+            at = part.end;
+            self.held.remove(part.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+            loaded.free.add(part).map_err(SpaceError::tree(self.id, "free space"))?;
+        }
+        debug_assert_eq!(self.holds.is_empty(), self.held.is_empty(), "what is held has a holder");
+        Ok(())
     }
 }

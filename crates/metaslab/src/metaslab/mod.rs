@@ -78,6 +78,8 @@ pub struct Metaslab {
     deferred: Deferred,
     /// Free, and not to be allocated now.
     held: RangeTree,
+    /// The ranges of it as they were given out, one for each holder.
+    holds: Vec<Range<u64>>,
     unflushed_allocs: RangeTree,
     unflushed_frees: RangeTree,
     /// The first txg that the own map lacks; 0 while no log ever had anything about it.
@@ -159,6 +161,7 @@ impl Metaslab {
             freed: empty.clone(),
             deferred: Deferred::new(&empty),
             held: empty.clone(),
+            holds: Vec::new(),
             unflushed_allocs: empty.clone(),
             unflushed_frees: empty,
             unflushed_txg,

@@ -420,3 +420,43 @@ fn space_that_is_held_is_free_and_is_neither_given_out_nor_in_use() {
     allocator.verify().unwrap();
     assert!(allocate(&mut allocator, &disk, &request(Txg(7), 4096, 1)).is_ok(), "it can be taken again");
 }
+
+/// Each of several holders gets all that is free on disk, also what others hold; it is free again when the last one lets go.
+#[test]
+fn holders_pass_over_nothing_that_others_hold() {
+    let vdevs = [vdev(0, AllocationClass::Normal, 12, 22, 3)];
+    for seed in 0..20 {
+        let (mut rng, mut disk) = (Random(seed + 1), Disk::default());
+        let mut allocator = pool(&vdevs, Tunables::default());
+        for _ in 0..20 {
+            let size_bytes = 4096 << rng.below(6);
+            allocate(&mut allocator, &disk, &request(Txg(4), size_bytes, 1)).unwrap();
+        }
+        one_txg(&mut allocator, &mut disk, Txg(4));
+        let figures = allocator.class_figures(ClassKind::Normal);
+        let free_bytes = figures.0 - figures.1;
+        // Where each holder goes on, its range, and the bytes that it has had.
+        let mut holders = [const { (0_u64, None::<std::ops::Range<u64>>, 0_u64) }; 3];
+        let mut ended = [false; 3];
+        while ended.contains(&false) {
+            let index = rng.below(3) as usize;
+            let (at, held, had_bytes) = &mut holders[index];
+            if let Some(range) = held.take() {
+                allocator.release(VdevId(0), range).unwrap();
+                allocator.verify().unwrap();
+                continue;
+            }
+            let max_bytes = (1 + rng.below(64)) * 4096;
+            match allocator.hold_free(VdevId(0), *at, max_bytes, (Txg(5), 25000)).unwrap() {
+                Some(range) => {
+                    assert!(range.start >= *at && range.end - range.start <= max_bytes.max(4096));
+                    *had_bytes += range.end - range.start;
+                    (*at, *held) = (range.end, Some(range));
+                }
+                None => ended[index] = true,
+            }
+        }
+        assert!(holders.iter().all(|holder| holder.2 == free_bytes), "{holders:?}, {free_bytes} bytes are free");
+        assert_eq!(allocator.class_figures(ClassKind::Normal), figures, "it is free");
+    }
+}

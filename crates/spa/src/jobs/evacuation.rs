@@ -56,6 +56,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, Class, Join, boxed};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::error::VdevError;
+use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::{VdevTree, WriteContext};
 use cenote_zio::ORDER;
 
@@ -395,7 +396,7 @@ async fn read(tree: &VdevTree, vdev: VdevId, ranges: Vec<Range<u64>>) -> Read {
 /// Writes copies. Returns the leaves that have missed one.
 async fn write(tree: &VdevTree, txg: Txg, writes: Vec<(Extent, Vec<Block>)>) -> Result<Vec<Guid>, SpaError> {
     let mut missed = Vec::new();
-    let context = WriteContext::new(txg);
+    let context = WriteContext { class: QueueClass::Scrub, ..WriteContext::new(txg) };
     for (extent, contents) in writes {
         let first = contents.first().expect("what was read has contents");
         let written = tree.write(extent.vdev, extent.offset_bytes, first, context).await.map_err(SpaError::devices)?;

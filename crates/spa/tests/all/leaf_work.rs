@@ -127,6 +127,42 @@ fn all_that_is_free_is_initialized_and_then_trimmed() {
     }
 }
 
+/// Work on several leaves of a vdev at once: what one worker holds is free for the others too.
+#[test]
+fn leaves_that_are_initialized_at_once_are_each_initialized_whole() {
+    for (seed, (layout, count)) in (40..).zip(LAYOUTS) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count, Latency::default());
+        // One is slower: the others are ahead of it by what they hold.
+        let mut rng = Rng::new(seed);
+        machine.disks[0].set_service_model(move |_, _, _| Duration::from_micros(100 + rng.below(2000)));
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed, 8).await;
+            for disk in 0..count {
+                let leaf = leaf_of(&pool, &format!("/disk{disk}")).await;
+                pool.change_leaf_work(leaf, LeafWorkKind::Initialize, START).await.unwrap();
+            }
+            wait(&handle, &pool, LeafWorkKind::Initialize).await;
+            pool.sync().await.unwrap();
+            let mut words = Vec::new();
+            for disk in 0..count {
+                let leaf = leaf_of(&pool, &format!("/disk{disk}")).await;
+                assert_eq!(recorded(&pool, leaf, LeafWorkKind::Initialize).await.0, 4, "{layout:?}: complete");
+                words.push(patterned(&machine, &pool, disk).await);
+            }
+            export_whole(&handle, &machine, pool, "initialized at once").await;
+            let (_, report) = check(&handle, &machine.paths).await;
+            let shared_by = if layout[0].0 == TopKind::Mirror { 1 } else { count as u64 };
+            let used = (report.allocated_bytes / shared_by + (6 << 20)) / 8;
+            for (found, all) in words {
+                assert!(found + used >= all, "{layout:?}: {found} of {all} words, {used} in use");
+            }
+        });
+    }
+}
+
 /// Places that do not follow from those of the vdev by a sum: groups that are spread by a permutation, and sectors that were dealt out anew.
 const SPREAD: [(Layout, usize, usize); 5] = [
     (&[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)], 4, 0),

@@ -513,8 +513,14 @@ impl SimDisk {
 
     /// Gives back the number of the write.
     async fn write(self: &Arc<Self>, offset_bytes: u64, block: Block) -> io::Result<u64> {
+        let sent_bytes = block.len() as u64;
+        self.write_sent(offset_bytes, block, sent_bytes).await
+    }
+
+    /// The same, of which the device is sent so many bytes.
+    async fn write_sent(self: &Arc<Self>, offset_bytes: u64, block: Block, sent_bytes: u64) -> io::Result<u64> {
         let size_bytes = block.len() as u64;
-        let (sequence, life, fault, time) = self.begin(RequestKind::Write, offset_bytes, size_bytes)?;
+        let (sequence, life, fault, time) = self.begin(RequestKind::Write, offset_bytes, sent_bytes)?;
         let block = match fault {
             Fault::Corrupt => {
                 let mut bytes = Buf::copied_from(&block);
@@ -620,15 +626,17 @@ impl Driver for OpenDisk {
         Box::pin(self.disk.flush())
     }
 
-    /// As a write of zeros.
+    /// As a write of zeros. A drive that is a model is sent none of them: it takes the time of its command.
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
         const CHUNK_BYTES: u64 = 1 << 20;
         Box::pin(async move {
             let end = offset_bytes + len_bytes;
+            let is_modelled = self.disk.state.lock().model.is_some();
             for at in (offset_bytes..end).step_by(CHUNK_BYTES as usize) {
                 let block = Buf::zeroed((end - at).min(CHUNK_BYTES) as usize).freeze();
                 self.check_write(at, &block)?;
-                self.disk.write(at, block).await?;
+                let sent_bytes = if is_modelled { 0 } else { block.len() as u64 };
+                self.disk.write_sent(at, block, sent_bytes).await?;
             }
             Ok(())
         })

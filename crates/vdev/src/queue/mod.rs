@@ -31,7 +31,10 @@
 //! 6. Reads of a mirror with such devices wait in a queue of all its children (`shared`), under policy `adaptive`.
 //!
 //! **Bulk.** Scrubs and the like ([`QueueClass::is_bulk`]) get only their minimum while the device has interactive requests, and after that
-//! until `zfs_vdev_nia_delay` bulk requests were done.
+//! until `zfs_vdev_nia_delay` bulk requests were done. Of a solid-state device, which brings the bytes of all requests one after the other, the
+//! bytes count: while clients use it, or did a little ago, bulk has `zfs_vdev_scrub_min_active` requests of 16 KiB there (`tree::pieces` has the
+//! theory), or an eighth of the bytes that others have there, so that it does not starve behind a txg. Alone it has 2 MiB there at most, in
+//! whole requests. Urgent requests lead no bulk there. A txg has all its requests there, as before: it is over soon, and few readers meet it.
 //!
 //! **The bypass.** A solid-state device does many at once, and its limits are `zfs_vdev_solid_active_times` times those of a device
 //! with a head. So requests there take step 1, unless there are very many. They are counted like all others, here and in

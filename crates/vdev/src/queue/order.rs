@@ -157,7 +157,7 @@ impl Order {
         let Waiting { class, alone, arrived_ns, member, .. } = self.remove(id)?;
         let (mut range, mut others) = (member.range.clone(), Vec::new());
         if !alone {
-            self.gather(member.kind, children, limits, &mut range, &mut others);
+            self.gather((class, member.kind), children, limits, &mut range, &mut others);
         }
         let is_of_it = |other: &Member| {
             other.kind == member.kind && range.start <= other.range.start && other.range.end <= range.end
@@ -275,8 +275,15 @@ impl Order {
         onward.or_else(|| class.by_place.first()).map(|place| place.1)
     }
 
-    /// Takes out those next to `range`, and widens it.
-    fn gather(&mut self, kind: Kind, child: u32, limits: &Limits, range: &mut Range<u64>, others: &mut Vec<Member>) {
+    /// Takes out those next to `range`, which is of a request of this class and kind, and widens it.
+    fn gather(
+        &mut self,
+        (class, kind): (QueueClass, Kind),
+        child: u32,
+        limits: &Limits,
+        range: &mut Range<u64>,
+        others: &mut Vec<Member>,
+    ) {
         let gap = if kind == Kind::Read { limits.read_gap_bytes } else { 0 };
         // Upwards: what begins where the range ends, or a little later. Reads may overlap; writes that do are left alone.
         while others.len() < TOGETHER_MAX {
@@ -285,7 +292,7 @@ impl Order {
             let Some(&(_, id)) = self.places[kind as usize].range((from, Id(0))..=(reach, Id(u64::MAX))).next() else {
                 break;
             };
-            let Some(end) = self.fits(id, child, range, limits).map(|fit| fit.end) else { break };
+            let Some(end) = self.fits(id, (class, child), range, limits).map(|fit| fit.end) else { break };
             let Some(waiting) = self.remove(id) else { break };
             range.end = end;
             others.push(waiting.member);
@@ -293,7 +300,7 @@ impl Order {
         // Downwards: what ends where it begins, or a little before.
         while others.len() < TOGETHER_MAX {
             let Some(&(_, id)) = self.places[kind as usize].range(..(range.start, Id(0))).next_back() else { break };
-            let Some(fit) = self.fits(id, child, range, limits) else { break };
+            let Some(fit) = self.fits(id, (class, child), range, limits) else { break };
             let Some(below) = self.waiting.get(&id).map(|waiting| waiting.member.range.end) else { break };
             let is_next =
                 if kind == Kind::Read { below.saturating_add(gap) >= range.start } else { below == range.start };
@@ -307,9 +314,18 @@ impl Order {
         debug_assert!(others.len() <= TOGETHER_MAX, "an aggregate has so many requests at most");
     }
 
-    /// The range widened by a waiting request, if that is allowed.
-    fn fits(&self, id: Id, child: u32, range: &Range<u64>, limits: &Limits) -> Option<Range<u64>> {
+    /// The range widened by a waiting request, if that is allowed. On a device without a head nobody waits longer for the sake of bulk.
+    fn fits(
+        &self,
+        id: Id,
+        (class, child): (QueueClass, u32),
+        range: &Range<u64>,
+        limits: &Limits,
+    ) -> Option<Range<u64>> {
         let waiting = self.waiting.get(&id)?;
+        if !limits.rotational && waiting.class.is_bulk() && !class.is_bulk() {
+            return None;
+        }
         let wide = waiting.member.range.start.min(range.start)..waiting.member.range.end.max(range.end);
         (!waiting.alone && waiting.children & child != 0 && wide.end - wide.start <= limits.aggregation_bytes)
             .then_some(wide)

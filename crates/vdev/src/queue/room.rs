@@ -9,7 +9,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::aggregate::{Aggregate, Dequeued};
-use super::limits::{CLASSES, Limits, QueueClass};
+use super::limits::{CLASSES, Limits, PIECE_BYTES, QueueClass};
 use super::order::{Chosen, Id, Order, Waiting};
 use super::shared::SharedQueue;
 use crate::iostat::SIZE_BUCKETS;
@@ -30,7 +30,7 @@ pub(crate) struct LeafQueue {
     active: [AtomicU32; CLASSES],
     /// How many wait.
     waiting: AtomicU32,
-    /// Bulk requests that were done since the device last had a request that is not bulk.
+    /// Bulk requests that were done since the device last had a request that is not bulk; of a solid-state device, one of a client.
     bulk_done: AtomicU32,
     /// When the last request came. The end of a request uses this time, since it has no clock.
     now_ns: AtomicU64,
@@ -88,16 +88,58 @@ impl LeafQueue {
         self.waiting.load(Ordering::SeqCst)
     }
 
+    /// How many of a class the device may have now: the first number before others get more than theirs, and never more than the second.
+    fn bounds(&self, class: QueueClass) -> (u32, u32) {
+        let limits = &self.limits;
+        let (min, max) = (limits.min[class.index()], limits.max[class.index()]);
+        if !class.is_bulk() {
+            return (min, max);
+        }
+        let others = || QueueClass::ALL.into_iter().filter(|class| !class.is_bulk());
+        let has_others = || others().any(|class| self.active[class.index()].load(Ordering::SeqCst) != 0);
+        if limits.rotational {
+            let is_quiet = !has_others() && self.bulk_done.load(Ordering::SeqCst) >= limits.bulk_delay;
+            return (min, if is_quiet { max } else { min });
+        }
+        let bytes = self.active_bytes.load(Ordering::SeqCst);
+        if self.has_clients() {
+            let own_bytes = u64::from(self.active[class.index()].load(Ordering::SeqCst)) * PIECE_BYTES;
+            let count = limits.beside_clients(bytes.saturating_sub(own_bytes));
+            return (count, count);
+        }
+        if has_others() {
+            return (min, min);
+        }
+        if bytes >= limits.bulk_bytes_max { (1, 1) } else { (min, max) }
+    }
+
     /// How many of a class the device may have now.
     fn max(&self, class: QueueClass) -> u32 {
-        let index = class.index();
-        if !class.is_bulk() {
-            return self.limits.max[index];
-        }
-        let others = QueueClass::ALL.into_iter().filter(|class| !class.is_bulk());
-        let is_quiet = others.fold(0, |sum, class| sum + self.active[class.index()].load(Ordering::SeqCst)) == 0
-            && self.bulk_done.load(Ordering::SeqCst) >= self.limits.bulk_delay;
-        if is_quiet { self.limits.max[index] } else { self.limits.min[index] }
+        self.bounds(class).1
+    }
+
+    /// Clients have requests there, or had some lately.
+    fn has_clients(&self) -> bool {
+        let mut clients = QueueClass::ALL.into_iter().filter(|class| class.is_clients());
+        self.bulk_done.load(Ordering::SeqCst) < self.limits.bulk_delay
+            || clients.any(|class| self.active[class.index()].load(Ordering::SeqCst) != 0)
+    }
+
+    /// Whether bulk, while it has this class's requests, makes room.
+    const fn holds_bulk_up(&self, class: QueueClass) -> bool {
+        if self.limits.rotational { !class.is_bulk() } else { class.is_clients() }
+    }
+
+    /// The bytes that a request of this class asks for at once: bulk goes to a solid-state device that clients use in small pieces, each with
+    /// a turn of its own. `sector_bytes`: a power of two of which each piece is a multiple.
+    pub(crate) fn piece_bytes(&self, class: QueueClass, sector_bytes: u64) -> u64 {
+        let is_in_pieces = class.is_bulk() && !self.limits.rotational && self.has_clients();
+        if is_in_pieces { PIECE_BYTES.max(sector_bytes) } else { u64::MAX }
+    }
+
+    /// The limits for what a request of this class leads.
+    pub(super) fn limits_of(&self, class: QueueClass) -> Limits {
+        self.limits.aggregating(self.piece_bytes(class, 1))
     }
 
     /// Counts a request as the device's if nobody waits and there is room.
@@ -105,7 +147,7 @@ impl LeafQueue {
         if self.waiting() != 0 || self.active() >= self.limits.all_max {
             return false;
         }
-        if !class.is_bulk() && self.bulk_done.load(Ordering::Relaxed) != 0 {
+        if self.holds_bulk_up(class) && self.bulk_done.load(Ordering::Relaxed) != 0 {
             self.bulk_done.store(0, Ordering::SeqCst);
         }
         let active = &self.active[class.index()];
@@ -131,7 +173,7 @@ impl LeafQueue {
             self.count_waiting(&order);
             id
         };
-        if !class.is_bulk() {
+        if self.holds_bulk_up(class) {
             self.bulk_done.store(0, Ordering::SeqCst);
         }
         self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
@@ -181,9 +223,9 @@ impl LeafQueue {
             Some(chosen) => chosen,
             None => {
                 let mut waiting = QueueClass::ALL.into_iter().filter(|class| order.has(*class));
-                let is_owed = |class: &QueueClass| active(*class) < self.limits.min[class.index()];
+                let is_owed = |class: &QueueClass| active(*class) < self.bounds(*class).0;
                 let class = waiting.clone().find(is_owed).or_else(|| waiting.find(|class| has_room(*class)))?;
-                order.next(class, &self.limits, self.head(), now_ns)?
+                order.next(class, &self.limits_of(class), self.head(), now_ns)?
             }
         };
         self.count(chosen.class, &chosen.range);

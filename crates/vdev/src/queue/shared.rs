@@ -181,7 +181,7 @@ impl SharedQueue {
         };
         let chosen = match onward {
             Some(chosen) => chosen,
-            None => order.next_of(class, &sharer, mirror_child.queue.limits(), now_ns)?,
+            None => order.next_of(class, &sharer, &mirror_child.queue.limits_of(class), now_ns)?,
         };
         mirror_child.queue.count(chosen.class, &chosen.range);
         self.count_waiting(&order);

@@ -22,15 +22,18 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
-use cenote_format::ids::{Guid, VdevId};
+use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use super::node::{Kind, Leaf, Node};
-use super::{Topology, VdevTree};
+use super::write::WriteContext;
+use super::{Extent, Topology, VdevTree};
 use crate::disk::Disk;
+use crate::queue::{LeafQueue, QueueClass};
 
 /// Something that is done to free space of a leaf.
 #[derive(Clone, Debug)]
@@ -93,7 +96,7 @@ impl VdevTree {
     pub async fn write_free(&self, leaf: Guid, leaf_offset: u64, what: FreeWrite) -> io::Result<()> {
         let _writing = self.common.mends.begin().ok_or(io::ErrorKind::WouldBlock)?;
         let topology = self.topology();
-        let (found, disk) = topology.free_disk(leaf)?;
+        let (found, disk, queue) = topology.free_disk(leaf)?;
         let address = START_BYTES + leaf_offset;
         let len = match &what {
             FreeWrite::Block(block) => block.len() as u64,
@@ -103,16 +106,21 @@ impl VdevTree {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match what {
-            FreeWrite::Block(block) => disk.write(address, block).await,
+            FreeWrite::Block(block) => {
+                let context = WriteContext { class: QueueClass::Scrub, ..WriteContext::new(Txg(0)) };
+                topology.write_in_turn(disk, queue, context, Extent { address, len }, block).await
+            }
             FreeWrite::Discard(len) => disk.discard(address..address + len).await,
         }
     }
 }
 
 impl Topology {
-    fn free_disk(&self, guid: Guid) -> io::Result<(&Leaf, &Disk)> {
+    fn free_disk(&self, guid: Guid) -> io::Result<(&Leaf, &Disk, &Arc<LeafQueue>)> {
         match self.lookup(guid).map(|node| &node.kind) {
-            Some(Kind::Leaf(leaf)) => leaf.writable_disk().map(|(disk, _)| (&**leaf, disk)).ok_or_else(unavailable),
+            Some(Kind::Leaf(leaf)) => {
+                leaf.writable_disk().map(|(disk, queue)| (&**leaf, disk, queue)).ok_or_else(unavailable)
+            }
             _ => Err(unavailable()),
         }
     }

@@ -11,11 +11,12 @@ use cenote_taskq::{Either, Instant, race};
 
 use super::detached::Detached;
 use super::node::{Leaf, Node};
+use super::pieces::{Pieces, is_in_pieces};
 use super::{Check, Extent, Faults, ReadContext, Seen, Topology};
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::iostat::Turn;
-use crate::mirror::Outcome;
+use crate::mirror::{Flight, Outcome};
 use crate::queue::{Dequeued, Kind, LeafQueue, Room};
 
 /// A read's turn, if it has waited for it, and where to note when the device was given it (0 until then).
@@ -46,6 +47,10 @@ impl Topology {
     ) -> Result<Buf, Faults> {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
         debug_assert!(leaf.holds(extent.address, extent.len), "no read leaves the data area (vdev, invariant 2)");
+        if is_in_pieces(disk, queue, extent, context.class) {
+            let (result, buf) = Box::pin(self.read_in_pieces(disk, queue, extent, context)).await;
+            return self.checked(node, result, buf, extent, check, context, stale);
+        }
         let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
             Some(_room) => {
                 let turn = Turn { class: context.class.index(), since_ns: None };
@@ -94,6 +99,26 @@ impl Topology {
         }
     }
 
+    /// Reads piece after piece, each in its own turn.
+    async fn read_in_pieces(
+        &self,
+        disk: &Disk,
+        queue: &Arc<LeafQueue>,
+        extent: Extent,
+        context: ReadContext<'_>,
+    ) -> (std::io::Result<()>, Buf) {
+        let mut pieces = Pieces::new(extent);
+        while let Some(piece) = pieces.next(disk, queue, context.class) {
+            let turn = self.turn(queue, piece, context, false).await;
+            let (result, buf) = self.read_in_turn(turn, disk, queue, piece, context).await;
+            if result.is_err() {
+                return (result, buf);
+            }
+            pieces.put(buf);
+        }
+        (Ok(()), pieces.whole())
+    }
+
     /// The disk that a leaf's range is to be read from, and its queue, if it can be.
     fn disk_for<'a>(
         &self,
@@ -126,16 +151,43 @@ impl Topology {
         waited: Waited<'_>,
     ) -> Result<Buf, Faults> {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
-        let mut flight = node.load.send(&self.ask(extent));
-        let turn = match waited.turn {
-            Some(turn) => turn,
-            None => self.turn(queue, extent, context, false).await,
-        };
+        let flight = node.load.send(&self.ask(extent));
+        let mut waited = waited;
+        let is_lead = |turn: &Dequeued| matches!(turn, Dequeued::Lead(_));
+        let (flight, (result, buf)) =
+            if is_in_pieces(disk, queue, extent, context.class) && waited.turn.as_ref().is_none_or(is_lead) {
+                // A turn for all of it goes to others.
+                waited.turn = None;
+                Box::pin(self.read_counted_pieces(node, (disk, queue), extent, context, flight, &waited)).await
+            } else {
+                let turn = match waited.turn.take() {
+                    Some(turn) => turn,
+                    None => self.turn(queue, extent, context, false).await,
+                };
+                self.read_counted(node, (disk, queue), turn, extent, context, flight, &waited).await
+            };
+        let read = self.checked(node, result, buf, extent, check, context, stale);
+        flight.answered(outcome(&read, context), self.common.clock.as_ref());
+        read
+    }
+
+    /// Reads in a turn, with statistics.
+    #[allow(clippy::too_many_arguments, reason = "what a read is, and where")]
+    async fn read_counted<'a>(
+        &'a self,
+        node: &'a Node,
+        (disk, queue): (&Disk, &Arc<LeafQueue>),
+        turn: Dequeued,
+        extent: Extent,
+        context: ReadContext<'_>,
+        mut flight: Flight<'a>,
+        waited: &Waited<'_>,
+    ) -> (Flight<'a>, (std::io::Result<()>, Buf)) {
         flight.passed_on();
         if let (Some(given_ns), Some(clock)) = (waited.given_ns, &self.common.clock) {
             given_ns.store(clock.now().as_ns().max(1), Ordering::Relaxed);
         }
-        let (flight, (result, buf)) = match turn {
+        match turn {
             Dequeued::Lead(aggregate) => {
                 let (room, io) = aggregate.read(disk.clone());
                 Detached::new(io, room, flight, &node.load, self.common.clock.as_ref().zip(self.common.left.as_ref()))
@@ -144,10 +196,31 @@ impl Topology {
             joined @ Dequeued::Joined(_) => {
                 (flight, Box::pin(self.read_in_turn(joined, disk, queue, extent, context)).await)
             }
-        };
-        let read = self.checked(node, result, buf, extent, check, context, stale);
-        flight.answered(outcome(&read, context), self.common.clock.as_ref());
-        read
+        }
+    }
+
+    /// The same, piece after piece, each in its own turn.
+    async fn read_counted_pieces<'a>(
+        &'a self,
+        node: &'a Node,
+        (disk, queue): (&Disk, &Arc<LeafQueue>),
+        extent: Extent,
+        context: ReadContext<'_>,
+        mut flight: Flight<'a>,
+        waited: &Waited<'_>,
+    ) -> (Flight<'a>, (std::io::Result<()>, Buf)) {
+        let mut pieces = Pieces::new(extent);
+        while let Some(piece) = pieces.next(disk, queue, context.class) {
+            let turn = self.turn(queue, piece, context, false).await;
+            let (back, (result, buf)) =
+                self.read_counted(node, (disk, queue), turn, piece, context, flight, waited).await;
+            flight = back;
+            if result.is_err() {
+                return (flight, (result, buf));
+            }
+            pieces.put(buf);
+        }
+        (flight, (Ok(()), pieces.whole()))
     }
 
     /// How long patience lasts.

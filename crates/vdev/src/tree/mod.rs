@@ -40,6 +40,7 @@ mod mirror;
 mod node;
 mod outage;
 mod passed_over;
+mod pieces;
 mod rebuild;
 mod reflow;
 mod set;

@@ -32,6 +32,7 @@ use cenote_taskq::{boxed, join_all};
 
 use super::gate::Flight;
 use super::node::{Kind, Leaf, Node};
+use super::pieces::{Pieces, is_in_pieces};
 use super::{Depth, Extent, Faults, ReadContext, Topology, VdevSet, VdevTree};
 use crate::disk::Disk;
 use crate::error::VdevError;
@@ -269,8 +270,31 @@ impl Topology {
         }
     }
 
-    /// Writes when it is the block's turn in the queue, or as a part of another write's aggregate.
+    /// Writes when it is the block's turn in the queue, in pieces where long work goes so.
     pub(super) async fn write_in_turn(
+        &self,
+        disk: &Disk,
+        queue: &Arc<LeafQueue>,
+        context: WriteContext,
+        extent: Extent,
+        block: Block,
+    ) -> std::io::Result<()> {
+        if context.is_stable || !is_in_pieces(disk, queue, extent, context.class) {
+            return self.write_whole_in_turn(disk, queue, context, extent, block).await;
+        }
+        Box::pin(async {
+            let mut pieces = Pieces::new(extent);
+            while let Some(piece) = pieces.next(disk, queue, context.class) {
+                self.write_whole_in_turn(disk, queue, context, piece, pieces.part(piece, &block)).await?;
+                pieces.wrote(piece.len);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Writes when it is the block's turn in the queue, or as a part of another write's aggregate.
+    async fn write_whole_in_turn(
         &self,
         disk: &Disk,
         queue: &Arc<LeafQueue>,

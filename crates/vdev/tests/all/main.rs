@@ -9,6 +9,7 @@ mod golden_walk;
 mod modelled;
 mod nested;
 mod outage;
+mod pieces;
 mod policies;
 mod reflow;
 mod topology;

@@ -9,9 +9,9 @@
 //! up to which all is done. Each of the two programs goes on with what the other has begun.
 //!
 //! **Life.** `start` writes ACTIVE in the open txg, and begins a worker → the worker holds the next free range of the top-level vdev
-//! (`Space::hold_free`: it is free, and nothing is placed there), writes or trims the leaf's parts of it, lets go, and reports how far it has come →
-//! each txg's slice writes the offset → after the last range COMPLETE. `suspend` keeps the offset and `cancel` does not; both end the worker's
-//! round. A pool that is opened begins workers for what is ACTIVE.
+//! (`Space::hold_free`: it is free, and nothing is placed there; workers on other leaves may hold it too), writes or trims the leaf's parts of
+//! it, lets go, and reports how far it has come → each txg's slice writes the offset → after the last range COMPLETE. `suspend` keeps the
+//! offset and `cancel` does not; both end the worker's round. A pool that is opened begins workers for what is ACTIVE.
 //!
 //! **Order.** As for all jobs: what was reported is on the device or behind its flush when the offset's uberblock is written.
 //!
