@@ -1,4 +1,4 @@
-//! `schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]`: pools that live through one failure after
+//! `schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--wide] [--verbose]`: pools that live through one failure after
 //! the other, up to their redundancy, and beyond it ([`cenote_crash::schedules`]).
 //!
 //! `schedules --mutant NAME [--first SEED] [--count N]`: has the engine have a deliberate bug, and says whether so many schedules find it.
@@ -16,7 +16,7 @@ use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
 const USAGE: &str =
-    "usage: schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]
+    "usage: schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--wide] [--verbose]
        schedules --mutant NAME [--first SEED] [--count N]";
 /// How much is shown of what was said when a bug was found.
 const FOUND_CHARACTERS_MAX: usize = 600;
@@ -32,13 +32,24 @@ struct Arguments {
     every: u64,
     /// Of so many schedules zdb judges what one has left; of none if 0.
     zdb_every: u64,
+    /// Only wide schedules, those of odd seeds.
+    is_wide: bool,
     verbose: bool,
     /// A deliberate bug that is to be found.
     mutant: Option<Mutant>,
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { count: 1, first: 1, seconds: 0, every: 0, zdb_every: 0, verbose: false, mutant: None };
+    let mut found = Arguments {
+        count: 1,
+        first: 1,
+        seconds: 0,
+        every: 0,
+        zdb_every: 0,
+        is_wide: false,
+        verbose: false,
+        mutant: None,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -51,6 +62,7 @@ fn arguments() -> Option<Arguments> {
                 let name = args.next()?;
                 found.mutant = Some(*Mutant::ALL.iter().find(|mutant| mutant.name() == name)?);
             }
+            "--wide" => found.is_wide = true,
             "--verbose" => found.verbose = true,
             _ => return None,
         }
@@ -105,6 +117,9 @@ fn explore(arguments: &Arguments) -> bool {
         if arguments.seconds > 0 && started.elapsed().as_secs() >= arguments.seconds {
             break;
         }
+        if arguments.is_wide && seed.is_multiple_of(2) {
+            continue;
+        }
         current.store(seed + 1, Ordering::Relaxed);
         let has_zdb = arguments.zdb_every > 0 && seed.is_multiple_of(arguments.zdb_every);
         count += 1;
@@ -135,7 +150,7 @@ fn explore(arguments: &Arguments) -> bool {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{count} schedules from {} on in {seconds:.1} s ({:.1} a second): {failed} failed, {} steps and {} txgs with {} failures of disks, {} power cuts, {} verbs and {} \
-         that were refused; {} resilvers seen; at most {} slots of a vdev unsound at once; {} blocks compared, {} exported pools checked before the end, {} blocks destroyed beyond redundancy; {judged} judged \
+         that were refused; {} evacuations, {} expansions, {} splits and {} returns to checkpoints; {} resilvers seen; at most {} slots of a vdev unsound at once; {} blocks compared, {} exported pools checked before the end, {} blocks destroyed beyond redundancy; {judged} judged \
          by zdb",
         arguments.first,
         count as f64 / seconds,
@@ -145,6 +160,10 @@ fn explore(arguments: &Arguments) -> bool {
         sums.cuts,
         sums.verbs,
         sums.refused,
+        sums.reshapes[0],
+        sums.reshapes[1],
+        sums.reshapes[2],
+        sums.reshapes[3],
         sums.resilvers,
         sums.unsound_max,
         sums.compared,

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_taskq::Rng;
 use cenote_taskq::sim::disk::{Crash, Fault, RequestKind, SimDisk};
+use cenote_taskq::{Handle, Instant, Rng};
 
 /// The longest that a request of a slow disk takes longer.
 const SLOW_MS_MAX: u64 = 3000;
+/// A disk that hangs answers after so many seconds: at most this many more or less than a pool waits for one.
+const HANG_SECONDS: u64 = 310;
+const HANG_SECONDS_MORE: u64 = 300;
 
 /// Labels, and what belongs to them, end before this offset, and begin within so many bytes of the end.
 const AREA_FIRST: u64 = 4 << 20;
@@ -34,12 +37,14 @@ pub(super) enum Ailment {
     Errors,
     /// It takes long.
     Slow,
+    /// Some of its requests, or all, are answered at this time and no sooner.
+    Hang(Instant),
 }
 
 impl Ailment {
     /// Whether what the disk is given may be lost.
     pub(super) const fn harms(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::Errors)
+        matches!(self, Self::Away(_) | Self::Errors | Self::Hang(_))
     }
 }
 
@@ -124,6 +129,19 @@ pub(super) fn slow(disk: &SimDisk) -> Ailment {
         false => Fault::None,
     });
     Ailment::Slow
+}
+
+/// Has a disk hang for a while. Until it answers the pool waits for it, or goes on without it if that is too long.
+pub(super) fn hang(handle: &Handle, disk: &SimDisk, rng: &mut Rng) -> Ailment {
+    let kinds = KINDS[rng.below(KINDS.len() as u64) as usize];
+    let seconds = if rng.chance(1, 3) { rng.below(HANG_SECONDS) } else { HANG_SECONDS + rng.below(HANG_SECONDS_MORE) };
+    let until = handle.now() + Duration::from_secs(seconds);
+    let handle = handle.clone();
+    disk.set_faults(move |request, _| match kinds.contains(&request.kind) && handle.now() < until {
+        true => Fault::Delay(until - handle.now()),
+        false => Fault::None,
+    });
+    Ailment::Hang(until)
 }
 
 /// Ends an ailment. A loss of unflushed writes that nobody was told of yet is told to the next write or flush: one that is told to nobody cannot be

@@ -103,6 +103,12 @@ impl Client {
         Ok(())
     }
 
+    /// The pool has gone back to its checkpoint of this txg.
+    pub(super) fn rewound(&mut self, txg: Txg) {
+        self.acked = txg;
+        self.written.values_mut().for_each(|writes| writes.retain(|(at, _)| *at <= txg));
+    }
+
     /// The object's id.
     pub(super) fn object(&self, place: Place) -> ObjectId {
         self.objects[place.0]
@@ -126,7 +132,7 @@ impl Client {
 
     /// The same in a view.
     pub(super) async fn compare_view(&self, view: &View, lost: &[Place]) -> Result<u64, String> {
-        let dataset = view.dsl().dataset(POOL).await.map_err(words)?;
+        let dataset = view.dsl().dataset(view.name()).await.map_err(words)?;
         let objset = view.dsl().open(&dataset).await.map_err(words)?.ok_or("no objset")?;
         let mut objects = Vec::new();
         for id in &self.objects {

@@ -15,6 +15,8 @@ pub struct Done {
     pub refused: u64,
     /// Of the steps, power cuts.
     pub cuts: u64,
+    /// Of the verbs, evacuations, expansions and splits that began, and returns to checkpoints.
+    pub reshapes: [u64; 4],
     /// Resilvers and rebuilds that had ended whenever one looked.
     pub resilvers: u64,
     /// The most slots of a vdev that were unsound at once.
@@ -36,6 +38,7 @@ impl Done {
         self.verbs += other.verbs;
         self.refused += other.refused;
         self.cuts += other.cuts;
+        self.reshapes.iter_mut().zip(other.reshapes).for_each(|(sum, more)| *sum += more);
         self.resilvers += other.resilvers;
         self.unsound_max = self.unsound_max.max(other.unsound_max);
         self.compared += other.compared;

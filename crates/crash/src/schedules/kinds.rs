@@ -29,10 +29,21 @@ pub(super) enum Step {
     Reopen,
     Export,
     Cut,
+    Hang,
+    Spoil,
+    Add,
+    Remove,
+    StopRemoval,
+    Expand,
+    Split,
+    Checkpoint,
+    Discard,
+    Rewind,
+    Work,
 }
 
 /// All of them, and how often each is drawn on the whole.
-pub(super) const STEPS: [(Step, u64); 22] = [
+pub(super) const STEPS: [(Step, u64); 33] = [
     (Step::Change, 12),
     (Step::Sync, 8),
     (Step::Pause, 6),
@@ -55,11 +66,25 @@ pub(super) const STEPS: [(Step, u64); 22] = [
     (Step::Reopen, 4),
     (Step::Export, 3),
     (Step::Cut, 6),
+    (Step::Hang, 5),
+    (Step::Spoil, 3),
+    (Step::Add, 3),
+    (Step::Remove, 9),
+    (Step::StopRemoval, 2),
+    (Step::Expand, 8),
+    (Step::Split, 3),
+    (Step::Checkpoint, 3),
+    (Step::Discard, 2),
+    (Step::Rewind, 2),
+    (Step::Work, 3),
 ];
+
+/// So many of the kinds, the first ones, are in each schedule; the others only where all kinds are wanted.
+const NARROW: usize = 22;
 
 /// How often a schedule draws each kind. Some have none of a kind, and more of others: what takes many of the same is met then, and what another
 /// step would undo.
-pub(super) fn weights(rng: &mut Rng, shape: &Shape) -> (Vec<u64>, bool) {
+pub(super) fn weights(rng: &mut Rng, shape: &Shape, is_wide: bool) -> (Vec<u64>, bool) {
     let may_rot = rng.chance(1, 3);
     // One device after the other fails and is back, and spares have the time to be rebuilt.
     let is_of_spares = shape.has_spare_spaces() && rng.chance(1, 2);
@@ -73,5 +98,9 @@ pub(super) fn weights(rng: &mut Rng, shape: &Shape) -> (Vec<u64>, bool) {
         Step::Cut | Step::Replace | Step::Detach if is_of_spares => 0,
         _ => weight * [0, 1, 1, 1, 3][rng.below(5) as usize],
     };
-    (STEPS.iter().map(&mut weight).collect(), may_rot)
+    let mut weights: Vec<u64> = STEPS[..NARROW].iter().map(&mut weight).collect();
+    if is_wide {
+        weights.extend(STEPS[NARROW..].iter().map(&mut weight));
+    }
+    (weights, may_rot)
 }

@@ -14,13 +14,16 @@
 //! Client   blocks that are written and freed, and what each txg left in them             client
 //! Ailment  how a disk fails at the moment                                                ailment
 //! World    the pool on its disks, and what each of its leaves may lack                   world
+//! tops     kinds of top-level vdevs, and what they can do without              tops
 //! kinds    the kinds of steps, and how often a schedule draws each                       kinds
 //! step     a failure, its end, a verb of a person, a power cut                           step
+//! reshape  vdevs come, go and get wider; checkpoints; spares fail               reshape
+//! split    a leg of each mirror becomes a pool of its own                      split
 //! check    the pool's word on its leaves, compared with their bytes                      check
 //! verdict  all is mended, and all must be there                                          verdict
 //! beyond   more is lost than there is redundancy, block by block                         beyond
 //! ```
-//! A seed is all of a schedule: `schedules --first SEED --count 1` makes it again.
+//! A seed is all of a schedule: `schedules --first SEED --count 1` makes it again. Odd ones are *wide*: they have shapes and kinds of steps more.
 //!
 //! **Life.** The pool of the shape is opened as a server opens it: scans are attended, spares are taken, errors are diagnosed. Up to twenty steps
 //! follow. Then all disks work again, a person does what `zpool status` advises, and the verdict is given. Of some schedules blocks are destroyed
@@ -47,8 +50,11 @@ mod check;
 mod client;
 mod done;
 mod kinds;
+mod reshape;
 mod shape;
+mod split;
 mod step;
+mod tops;
 mod verdict;
 mod world;
 
@@ -60,7 +66,7 @@ use cenote_testkit::campaign::take_panics;
 
 use crate::life::run;
 pub use done::Done;
-use shape::{Base, SHAPES, Shape};
+use shape::{Base, SHAPES, Shape, WIDE_SHAPES};
 use world::World;
 
 /// Polls that a schedule may take: many times what one takes.
@@ -89,16 +95,22 @@ pub fn live(seed: u64, has_zdb: bool) -> Result<Done, String> {
     if let Some(sim) = runtime.sim() {
         sim.set_steps_max(POLLS_MAX);
     }
-    let mut world = World::new(&runtime, shape, base, rng);
+    let mut world = World::new(&runtime, shape, base, rng, is_wide(seed));
     let done = run(&runtime, world.live(seed.is_multiple_of(BEYOND_IN), has_zdb));
     done.map_err(|error| format!("{}: {error}\n  after: {}", shape.words, world.steps()))
+}
+
+/// Every other schedule is of all kinds of steps: evacuations, expansions, splits, checkpoints, disks that hang.
+const fn is_wide(seed: u64) -> bool {
+    !seed.is_multiple_of(2)
 }
 
 /// The meaning of a seed: one that is mixed, numbers from it, and the shape.
 fn drawn(seed: u64) -> (u64, Rng, &'static Shape) {
     let mixed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x7363_6865;
     let mut rng = Rng::new(mixed);
-    let shape = &SHAPES[rng.below(SHAPES.len() as u64) as usize];
+    let shapes = if is_wide(seed) && rng.chance(3, 4) { &WIDE_SHAPES[..] } else { &SHAPES[..] };
+    let shape = &shapes[rng.below(shapes.len() as u64) as usize];
     (mixed, rng, shape)
 }
 

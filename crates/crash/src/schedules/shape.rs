@@ -9,9 +9,10 @@ use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::{Layout, Machine, disk, new_pool, options};
-use cenote_spa::TopKind;
+use cenote_spa::{TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Image, Latency, SimDiskOptions};
 use cenote_taskq::{Handle, Runtime};
+use cenote_vdev::config::AllocationClass;
 
 use super::client::{BLOCK_BYTES, OBJECTS, POOL};
 use crate::life::run;
@@ -27,6 +28,8 @@ pub(super) struct Shape {
     pub(super) words: &'static str,
     /// The vdevs.
     pub(super) layout: Layout,
+    /// Disks of a mirror for metadata alone, after these; none if 0.
+    pub(super) special: usize,
     /// Hot spares that it is made with.
     pub(super) spares: usize,
     /// Blank disks that the machine has besides.
@@ -34,7 +37,7 @@ pub(super) struct Shape {
 }
 
 const fn shape(words: &'static str, layout: Layout, spares: usize, blanks: usize) -> Shape {
-    Shape { words, layout, spares, blanks }
+    Shape { words, layout, special: 0, spares, blanks }
 }
 
 /// All of them.
@@ -57,6 +60,28 @@ pub(super) const SHAPES: [Shape; 16] = [
     shape("draid2 of 8 with 2 spares", &[(TopKind::Draid { parity: 2, data: Some(4), spares: 2 }, 8)], 0, 1),
 ];
 
+const MIRRORS: Layout = &[(TopKind::Mirror, 2), (TopKind::Mirror, 2), (TopKind::Mirror, 2)];
+const WIDE_MIRRORS: Layout = &[(TopKind::Mirror, 3), (TopKind::Mirror, 2), (TopKind::Mirror, 2)];
+const RAIDZ1: (TopKind, usize) = (TopKind::Raidz { parity: 1 }, 3);
+
+/// Further ones, for schedules of all kinds: vdevs that can be evacuated, split or expanded, with disks for that.
+pub(super) const WIDE_SHAPES: [Shape; 14] = [
+    shape("3 mirrors of 2", MIRRORS, 0, 1),
+    shape("3 mirrors of 2, a spare", MIRRORS, 1, 1),
+    shape("mirror of 3 and 2 of 2", WIDE_MIRRORS, 0, 1),
+    shape("2 mirrors of 2, 2 blank disks", &[(TopKind::Mirror, 2), (TopKind::Mirror, 2)], 0, 2),
+    Shape { special: 2, ..shape("mirror of 2, another for metadata, a spare", &[(TopKind::Mirror, 2)], 1, 1) },
+    shape("mirror of 2, 2 spares", &[(TopKind::Mirror, 2)], 2, 0),
+    shape("raidz1 of 3, 2 blank disks", &[RAIDZ1], 0, 2),
+    shape("raidz1 of 3, a spare", &[RAIDZ1], 1, 1),
+    shape("2 raidz1 of 3", &[RAIDZ1, RAIDZ1], 0, 2),
+    shape("raidz2 of 4, 2 blank disks", &[(TopKind::Raidz { parity: 2 }, 4)], 0, 2),
+    shape("raidz2 of 4, 2 spares", &[(TopKind::Raidz { parity: 2 }, 4)], 2, 1),
+    shape("raidz3 of 7, 2 spares", &[(TopKind::Raidz { parity: 3 }, 7)], 2, 1),
+    shape("draid3 of 8", &[(TopKind::Draid { parity: 3, data: Some(3), spares: 0 }, 8)], 0, 1),
+    shape("draid3 of 9 with a spare", &[(TopKind::Draid { parity: 3, data: Some(4), spares: 1 }, 9)], 1, 0),
+];
+
 impl Shape {
     /// A draid with several distributed spares, so that one lies on a disk that another stands for.
     pub(super) fn has_spare_spaces(&self) -> bool {
@@ -65,7 +90,7 @@ impl Shape {
 
     /// Disks that the vdevs have in the beginning.
     pub(super) fn used(&self) -> usize {
-        self.layout.iter().map(|(_, count)| count).sum()
+        self.layout.iter().map(|(_, count)| count).sum::<usize>() + self.special
     }
 
     /// Disks of the machine.
@@ -77,24 +102,6 @@ impl Shape {
     pub(super) fn disk_bytes(&self) -> u64 {
         let is_draid = matches!(self.layout[0].0, TopKind::Draid { .. });
         if is_draid { DRAID_DISK_BYTES } else { DISK_BYTES }
-    }
-
-    /// The number of slots that a top-level vdev with so many can do without.
-    pub(super) fn redundancy(&self, top: usize, slots: usize) -> usize {
-        match self.layout[top].0 {
-            TopKind::Raidz { parity } | TopKind::Draid { parity, .. } => parity as usize,
-            _ => slots.saturating_sub(1),
-        }
-    }
-
-    /// Whether a top-level vdev can be rebuilt in the order of its space.
-    pub(super) fn can_be_rebuilt(&self, top: usize) -> bool {
-        !matches!(self.layout[top].0, TopKind::Raidz { .. })
-    }
-
-    /// Whether a top-level vdev is a mirror.
-    pub(super) fn is_mirror(&self, top: usize) -> bool {
-        matches!(self.layout[top].0, TopKind::Mirror)
     }
 }
 
@@ -146,7 +153,15 @@ impl Base {
 }
 
 async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Vec<ObjectId>, String> {
-    let mut options = options(POOL, machine.tops(handle, shape.layout).await.map_err(words)?, 12);
+    let mut tops = machine.tops(handle, shape.layout).await.map_err(words)?;
+    if shape.special > 0 {
+        let mut disks = Vec::new();
+        for path in &machine.paths[shape.used() - shape.special..shape.used()] {
+            disks.push(disk(handle, path).await.map_err(words)?);
+        }
+        tops.push(TopSpec { kind: TopKind::Mirror, class: AllocationClass::Special, disks });
+    }
+    let mut options = options(POOL, tops, 12);
     for path in &machine.paths[shape.used()..shape.used() + shape.spares] {
         options.auxiliaries.spares.push(disk(handle, path).await.map_err(words)?);
     }

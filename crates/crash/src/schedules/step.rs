@@ -8,6 +8,7 @@ use cenote_taskq::sim::disk::{Crash, Image};
 
 use super::ailment::{self, Ailment, Errors};
 use super::kinds::{STEPS, Step};
+use super::tops::Kind;
 use super::world::{Leaf, World, leaves};
 use crate::stage::words;
 
@@ -48,6 +49,13 @@ impl World {
             }
             Step::Exchange => return self.exchange(pool).await,
             Step::Cut => return self.cut(pool).await,
+            Step::Split => return self.split(pool).await,
+            Step::Rewind => return self.rewind(pool).await,
+            Step::Add | Step::Remove | Step::StopRemoval | Step::Expand | Step::Checkpoint | Step::Discard => {
+                return self.reshape(pool, *step).await;
+            }
+            Step::Spoil => self.spoil(&pool).await?,
+            Step::Work => self.work(&pool).await?,
             Step::Change => self.change(&pool).await?,
             Step::Sync => {
                 self.note("sync");
@@ -64,7 +72,7 @@ impl World {
                 self.wait_for_quiet(&pool).await?;
             }
             Step::Compare => self.compare(&pool).await?,
-            Step::Pull | Step::Errors | Step::Rot => self.harm(&pool, *step).await?,
+            Step::Pull | Step::Errors | Step::Rot | Step::Hang => self.harm(&pool, *step).await?,
             Step::Slow => {
                 let at = self.rng.below(self.ailments.len() as u64) as usize;
                 if matches!(self.ailments[at], Ailment::None) {
@@ -72,7 +80,7 @@ impl World {
                     self.ailments[at] = ailment::slow(&self.machine.disks[at]);
                 }
             }
-            Step::Mend => self.mend_one(),
+            Step::Mend => self.mend_one().await,
             verb => self.verb(&pool, *verb).await?,
         }
         Ok(pool)
@@ -109,6 +117,13 @@ impl World {
                 self.note(format!("disk {at} pulled"));
                 self.ailments[at] = ailment::pull(&self.machine.disks[at]);
             }
+            Step::Hang => {
+                self.ailments[at] = ailment::hang(&self.handle, &self.machine.disks[at], &mut self.rng);
+                self.note(format!("disk {at} {:?}", self.ailments[at]));
+                if let Ailment::Hang(until) = self.ailments[at] {
+                    self.answered_at = self.answered_at.max(until);
+                }
+            }
             Step::Errors => {
                 let errors = Errors::draw(&mut self.rng, self.shape.disk_bytes());
                 self.note(format!("disk {at} {errors:?}"));
@@ -116,7 +131,7 @@ impl World {
             }
             _ => {
                 // A rebuild checks nothing of what it copies.
-                if pool.peek(|syncer| syncer.is_rebuilding()).await.map_err(words)? {
+                if pool.peek(|syncer| syncer.is_rebuilding()).await.map_err(words)? || self.is_reshaping(pool) {
                     return Ok(());
                 }
                 self.note(format!("disk {at} rots"));
@@ -144,10 +159,15 @@ impl World {
     }
 
     /// A disk works again.
-    fn mend_one(&mut self) {
+    async fn mend_one(&mut self) {
         let ill = (0..self.ailments.len()).filter(|at| !matches!(self.ailments[*at], Ailment::None)).collect();
         if let Some(at) = self.pick(ill) {
             self.note(format!("disk {at} works"));
+            if let Ailment::Hang(until) = self.ailments[at]
+                && self.rng.chance(1, 2)
+            {
+                self.handle.sleep_until(until).await;
+            }
             self.mend(at);
         }
     }
@@ -179,10 +199,8 @@ impl World {
     }
 
     /// The power goes, and comes back.
-    async fn cut(&mut self, pool: Pool) -> Result<Pool, String> {
-        let how = [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::KeepMore][self.rng.below(4) as usize];
-        self.note(format!("power cut ({how:?})"));
-        self.done.cuts += 1;
+    pub(super) async fn cut(&mut self, pool: Pool) -> Result<Pool, String> {
+        let how = self.crash();
         if self.rng.chance(1, 2) {
             // Amid a txg.
             let running = pool.clone();
@@ -190,6 +208,26 @@ impl World {
             let after = Duration::from_micros(self.rng.below(6000));
             self.handle.timeout(after, synced).await;
         }
+        self.darkness(pool, how).await;
+        let pool = self.open().await?;
+        // Nobody goes before all have the txg that is there.
+        self.sync(&pool).await?;
+        if self.rng.chance(1, 2) {
+            self.compare(&pool).await?;
+        }
+        Ok(pool)
+    }
+
+    /// Draws how disks lose their caches.
+    pub(super) fn crash(&mut self) -> Crash {
+        let how = [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::KeepMore][self.rng.below(4) as usize];
+        self.note(format!("power cut ({how:?})"));
+        self.done.cuts += 1;
+        how
+    }
+
+    /// The power is away, and comes back.
+    pub(super) async fn darkness(&mut self, pool: Pool, how: Crash) {
         self.machine.disks.iter().for_each(|disk| disk.crash(how));
         self.handle.sleep(DARKNESS).await;
         drop(pool);
@@ -200,13 +238,13 @@ impl World {
                 is_told.store(true, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        let pool = self.open().await?;
-        // Nobody goes before all have the txg that is there.
-        self.sync(&pool).await?;
-        if self.rng.chance(1, 2) {
-            self.compare(&pool).await?;
+        for (ailment, disk) in self.ailments.iter_mut().zip(&self.machine.disks) {
+            if matches!(ailment, Ailment::Hang(_)) {
+                *ailment = Ailment::None;
+                disk.clear_faults();
+            }
         }
-        Ok(pool)
+        self.answered_at = self.handle.now();
     }
 
     /// A verb of a person.
@@ -251,7 +289,7 @@ impl World {
                     of_top.map(|leaf| leaf.slot).collect::<std::collections::BTreeSet<_>>().len()
                 };
                 let is_enough = |leaf: &&Leaf| leaf.has_company || legs(leaf.top) > 2;
-                let is_leg = |leaf: &&Leaf| leaf.has_company || self.shape.is_mirror(leaf.top);
+                let is_leg = |leaf: &&Leaf| leaf.has_company || leaf.kind == Kind::Mirror;
                 let may_go = all.iter().filter(is_leg).filter(is_enough);
                 let may_go = may_go.filter(|leaf| self.holds_without(&all, leaf)).cloned().collect();
                 let Some(leaf) = self.pick(may_go) else { return Ok(()) };
@@ -292,7 +330,7 @@ impl World {
             return Ok(());
         };
         let is_sequential =
-            self.shape.can_be_rebuilt(leaf.top) && !self.is_rotten(leaf.top, all) && self.rng.chance(1, 3);
+            !matches!(leaf.kind, Kind::Raidz(_)) && !self.is_rotten(leaf.top, all) && self.rng.chance(1, 3);
         let own = leaf.disk().filter(|at| !leaf.is_used && !self.ailments[*at].harms());
         let spare = self.free_spare(pool).await?;
         let new = match (own, spare) {
@@ -307,7 +345,7 @@ impl World {
     }
 
     async fn attach(&mut self, pool: &Pool, all: &[Leaf]) -> Result<(), String> {
-        let is_leg = |leaf: &&Leaf| !leaf.has_company && self.shape.is_mirror(leaf.top);
+        let is_leg = |leaf: &&Leaf| !leaf.has_company && leaf.kind == Kind::Mirror;
         let Some(leaf) = self.pick(all.iter().filter(is_leg).cloned().collect()) else { return Ok(()) };
         let Some(at) = self.blanks(pool, all).await.map(|blanks| self.pick(blanks))? else { return Ok(()) };
         let is_sequential = !self.is_rotten(leaf.top, all) && self.rng.chance(1, 3);
@@ -315,7 +353,7 @@ impl World {
         self.attach_to(pool, &leaf, new, false, is_sequential).await
     }
 
-    async fn new_disk(&self, at: usize) -> Result<NewDevice, String> {
+    pub(super) async fn new_disk(&self, at: usize) -> Result<NewDevice, String> {
         Ok(NewDevice::Disk(disk(&self.handle, &self.machine.paths[at]).await.map_err(words)?))
     }
 

@@ -1,5 +1,6 @@
 //! The end of a schedule: all disks work again, a person mends the pool, and all must be there.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use cenote_sim::{disk, zdb};
 use cenote_spa::{NewDevice, Pool, Refusal, ScrubSince, SpaError, import};
 
 use super::client::{POOL, import_options};
-use super::world::{Leaf, World, leaves};
+use super::tops::Kind;
+use super::world::{Leaf, World, leaves, leaves_of};
 use crate::judge::found;
 use crate::stage::words;
 
@@ -24,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const SCRUB_IN: u64 = 6;
 /// One pool of so many is read without as many disks as it can do without; each copy of all of them is read anyway.
 const WITHOUT_IN: u64 = 3;
+/// Work on vdevs, which ends before the verdict.
+const JOBS: [&str; 5] = ["remove", "raidz_expand", "checkpoint", "initialize", "trim"];
 /// The longest that a schedule waits in its course until nothing is to be resilvered, in looks.
 const QUIET_LOOKS_MAX: u64 = 40;
 
@@ -32,7 +36,14 @@ impl World {
     pub(super) async fn heal(&mut self, mut pool: Pool) -> Result<Pool, String> {
         self.note("all disks work");
         (0..self.ailments.len()).for_each(|at| self.mend(at));
+        self.handle.sleep_until(self.answered_at).await;
         self.sync(&pool).await?;
+        if self.kept(&pool).await?.is_some() {
+            // No device can be replaced while there is one.
+            self.note("discard");
+            let discarded = self.answered("discard", pool.discard_checkpoint()).await?;
+            self.count(discarded)?;
+        }
         for round in 0..ROUNDS_MAX {
             let resumed = self.answered("clear", pool.resume()).await?;
             resumed.map_err(|error| format!("not cleared: {error}"))?;
@@ -50,7 +61,7 @@ impl World {
             if !leaves(&pool)?.iter().all(is_whole) {
                 continue;
             }
-            if !self.has_rotten() && self.rng.below(SCRUB_IN) > 0 {
+            if !self.has_rotten() && (self.rng.below(SCRUB_IN) > 0 || self.stops_scrubs) {
                 // No scrub makes good what a log forgot.
                 return Ok(pool);
             }
@@ -124,16 +135,17 @@ impl World {
             let scan = pool.scan().await.map_err(words)?;
             let is_busy = scan.is_some_and(|scan| scan.state == ScanState::SCANNING);
             let is_rebuilding = pool.peek(|syncer| syncer.is_rebuilding()).await.map_err(words)?;
+            let is_at_work = pool.jobs().iter().any(|job| JOBS.contains(&job.name));
             // A distributed spare lies on all others, and is whole when they are there.
             let all = leaves(pool)?;
             let is_complete = all.iter().all(|leaf| leaf.is_used);
             let is_behind =
                 all.iter().any(|leaf| leaf.is_used && !leaf.has_all && (is_complete || !leaf.is_distributed()));
-            if !is_busy && !is_rebuilding && !is_behind {
+            if !is_busy && !is_rebuilding && !is_behind && !is_at_work {
                 return Ok(());
             }
         }
-        Err(format!("resilvers do not end: {:?}; {:?}", pool.scan().await, leaves(pool)?))
+        Err(format!("jobs do not end: {:?}; {:?}; {:?}", pool.scan().await, leaves(pool)?, pool.jobs()))
     }
 
     /// Scrubs the whole pool; the number of errors is returned, unless a resilver came in between.
@@ -177,9 +189,10 @@ impl World {
     /// As many disks as the pool can do without.
     fn dispensable(&mut self, all: &[Leaf]) -> Vec<usize> {
         let mut gone = Vec::new();
-        for top in 0..self.shape.layout.len() {
+        let tops: BTreeMap<usize, Kind> = all.iter().map(|leaf| (leaf.top, leaf.kind)).collect();
+        for (top, kind) in tops {
             let mut disks: Vec<usize> = all.iter().filter(|leaf| leaf.top == top).filter_map(Leaf::disk).collect();
-            for _ in 0..self.shape.redundancy(top, disks.len()) {
+            for _ in 0..kind.redundancy(disks.len()) {
                 gone.push(disks.swap_remove(self.rng.below(disks.len() as u64) as usize));
             }
         }
@@ -205,7 +218,7 @@ impl World {
             view.audit().await.map_err(words)?;
             let status = view.tree().status();
             let behind: Vec<_> = status.leaves().into_iter().filter(|leaf| !leaf.missed.is_empty()).collect();
-            if !behind.is_empty() || status.leaves().len() != all.len() {
+            if !behind.is_empty() || leaves_of(&status).len() != all.len() {
                 return Err(format!("in the end leaves lack something: {behind:?}"));
             }
         }

@@ -9,8 +9,8 @@ use cenote_dmu::tx::TxTunables;
 use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
 use cenote_format::ids::{Guid, Txg};
 use cenote_sim::Machine;
-use cenote_spa::{Clock, ImportOptions, Pool, WriteOptions, open};
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_spa::{Clock, FoundPool, ImportOptions, Pool, WriteOptions, open};
+use cenote_taskq::{Handle, Instant, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
 use super::ailment::Ailment;
@@ -18,6 +18,7 @@ use super::client::{Client, import_options};
 use super::done::Done;
 use super::kinds::weights;
 use super::shape::{Base, FAST, SLOW, Shape, machine};
+use super::tops::Kind;
 use crate::judge::found;
 use crate::life::host;
 use crate::stage::words;
@@ -27,6 +28,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(900);
 
 /// The most steps of a schedule.
 const STEPS_MAX: u64 = 20;
+/// Evacuations and expansions take many txgs.
+const SLOW_JOBS: [&str; 2] = ["zfs_remove_max_copy_bytes=131072", "raidz_expand_max_copy_bytes=131072"];
 /// Changes of the client before the first step.
 const CHANGES_FIRST: u64 = 4;
 
@@ -37,6 +40,8 @@ pub(super) struct Leaf {
     /// Its path: a disk's, that of one which was exchanged (`/disk1/old`), or the name of a distributed spare.
     pub(super) name: String,
     pub(super) top: usize,
+    pub(super) top_guid: Guid,
+    pub(super) kind: Kind,
     /// The child of the top-level vdev that it is, or is below.
     pub(super) slot: usize,
     /// Others are below that child.
@@ -82,18 +87,30 @@ pub(super) struct World {
     /// How often each kind of step is drawn.
     pub(super) weights: Vec<u64>,
     /// Bytes may be damaged in silence, so that only scrubs make things good.
-    may_rot: bool,
+    pub(super) may_rot: bool,
+    /// All kinds of steps may come.
+    is_wide: bool,
+    /// A scrub that an expansion has begun is stopped: it would hide what a log forgot.
+    pub(super) stops_scrubs: bool,
+    /// Something has rotted since the checkpoint, which no scrub reads.
+    pub(super) has_rotted: bool,
+    /// All requests of disks that hung are answered then.
+    pub(super) answered_at: Instant,
     /// The txgs that leaves lacked at the last look, in words; `!` is a leaf that is not used.
     behind: String,
     steps: Vec<String>,
 }
 
 impl World {
-    pub(super) fn new(runtime: &Runtime, shape: &'static Shape, base: Arc<Base>, mut rng: Rng) -> Self {
+    pub(super) fn new(runtime: &Runtime, shape: &'static Shape, base: Arc<Base>, mut rng: Rng, is_wide: bool) -> Self {
         let machine = machine(runtime, shape, if rng.chance(1, 3) { SLOW } else { FAST });
         machine.restore(&base.images);
-        let (weights, may_rot) = weights(&mut rng, shape);
+        let (weights, may_rot) = weights(&mut rng, shape, is_wide);
         Self {
+            stops_scrubs: is_wide && !may_rot && rng.chance(1, 2),
+            is_wide,
+            has_rotted: false,
+            answered_at: runtime.handle().now(),
             may_rot,
             handle: runtime.handle(),
             shape,
@@ -147,10 +164,22 @@ impl World {
     /// Opens the pool as a server does.
     pub(super) async fn open(&mut self) -> Result<Pool, String> {
         let found = found(&self.handle, &self.machine.paths).await?;
+        self.open_found(found, false).await
+    }
+
+    /// The same of a pool that was found, or of its checkpoint.
+    pub(super) async fn open_found(&mut self, found: FoundPool, is_checkpoint: bool) -> Result<Pool, String> {
         let uberblocks = found.leaves.values().flat_map(|leaf| &leaf.uberblocks);
         let txg = uberblocks.map(|copy| copy.uberblock.txg).max().ok_or("no uberblock")?;
-        self.client.went_back(txg)?;
-        let mut how = import_options();
+        if !is_checkpoint {
+            self.client.went_back(txg)?;
+        }
+        let mut how = ImportOptions { checkpoint: is_checkpoint, ..import_options() };
+        if self.is_wide {
+            for slow in SLOW_JOBS {
+                how.tunables.set_from(slow).map_err(words)?;
+            }
+        }
         if !self.may_rot {
             // A scrub after each rebuild would hide what that has left out.
             how.tunables.set_from("zfs_rebuild_scrub_enabled=0").map_err(words)?;
@@ -176,6 +205,8 @@ impl World {
     pub(super) async fn close(&mut self, pool: Pool) -> Result<(), String> {
         let exported = self.answered("export", pool.export()).await?;
         exported.map_err(|error| format!("not exported: {error}"))?;
+        // Another host has nothing to do with what this one still waits for.
+        self.handle.sleep_until(self.answered_at).await;
         self.unsure.clear();
         Ok(())
     }
@@ -198,10 +229,16 @@ impl World {
             return Err(format!("the pool has failed: {}", failure.why));
         }
         let scan = self.answered("a look", pool.scan()).await?.map_err(words)?;
+        let is_scrub = |scan: &ScanPhys| (scan.function, scan.state) == (ScanFunction::SCRUB, ScanState::SCANNING);
+        if self.stops_scrubs && scan.as_ref().is_some_and(is_scrub) {
+            self.note("stop scrub");
+            let stopped = self.answered("stop", pool.stop_scan()).await?;
+            self.count(stopped)?;
+        }
         let leaves = leaves(pool)?;
         self.note_leaves(pool.txg(), &leaves);
         self.scrubbed(pool, scan, &leaves);
-        let unsound = self.unsound(&leaves, None).map(|(_, unsound, _)| unsound).max().unwrap_or(0);
+        let unsound = self.unsound(&leaves, None).into_iter().map(|(unsound, _)| unsound).max().unwrap_or(0);
         self.done.unsound_max = self.done.unsound_max.max(unsound as u64);
         Ok(())
     }
@@ -245,6 +282,7 @@ impl World {
 
     /// A leaf's contents are damaged from now on, until a scrub that begins later has ended.
     pub(super) fn rots(&mut self, pool: &Pool, leaf: &Leaf) {
+        self.has_rotted = true;
         self.rotten.insert(leaf.name.clone(), pool.txg());
     }
 
@@ -264,25 +302,23 @@ impl World {
         leaf.has_all && works && !self.rotten.contains_key(&leaf.name)
     }
 
-    /// Of each top-level vdev: its number, its slots without a sound leaf, and all of them; without one leaf.
-    fn unsound<'a>(
-        &'a self,
-        leaves: &'a [Leaf],
-        without: Option<&'a Leaf>,
-    ) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
-        (0..self.shape.layout.len()).map(move |top| {
+    /// Of each top-level vdev: its slots without a sound leaf, and those that it can do without; without one leaf.
+    fn unsound(&self, leaves: &[Leaf], without: Option<&Leaf>) -> Vec<(usize, usize)> {
+        let tops: BTreeMap<usize, Kind> = leaves.iter().map(|leaf| (leaf.top, leaf.kind)).collect();
+        let of = |(top, kind): (usize, Kind)| {
             let of_top = || leaves.iter().filter(move |leaf| leaf.top == top);
             let slots: BTreeSet<usize> = of_top().map(|leaf| leaf.slot).collect();
             let is_left = |leaf: &&Leaf| without.is_none_or(|gone| gone.guid != leaf.guid);
             let sound: BTreeSet<usize> =
                 of_top().filter(is_left).filter(|leaf| self.is_sound(leaf)).map(|leaf| leaf.slot).collect();
-            (top, slots.len() - sound.len(), slots.len())
-        })
+            (slots.len() - sound.len(), kind.redundancy(slots.len()))
+        };
+        tops.into_iter().map(of).collect()
     }
 
     /// Whether the pool can do without a leaf, and all that is not sound.
     pub(super) fn holds_without(&self, leaves: &[Leaf], gone: &Leaf) -> bool {
-        self.unsound(leaves, Some(gone)).all(|(top, unsound, slots)| unsound <= self.shape.redundancy(top, slots))
+        self.unsound(leaves, Some(gone)).into_iter().all(|(unsound, redundancy)| unsound <= redundancy)
     }
 
     /// One of some.
@@ -316,6 +352,7 @@ pub(super) fn leaves(pool: &Pool) -> Result<Vec<Leaf>, String> {
 pub(super) fn leaves_of(status: &VdevStatus) -> Vec<Leaf> {
     let mut found = Vec::new();
     for (top, vdev) in status.children.iter().enumerate() {
+        let Some(kind) = Kind::of(&vdev.name) else { continue };
         let slots: Vec<&VdevStatus> =
             if vdev.children.is_empty() { vec![vdev] } else { vdev.children.iter().collect() };
         for (slot, child) in slots.into_iter().enumerate() {
@@ -325,6 +362,8 @@ pub(super) fn leaves_of(status: &VdevStatus) -> Vec<Leaf> {
                 guid: leaf.guid,
                 name: leaf.name.clone(),
                 top,
+                top_guid: vdev.guid,
+                kind,
                 slot,
                 has_company,
                 is_used: leaf.state.is_readable(),
