@@ -127,6 +127,12 @@ fn waited(images: &Images) {
     assert!(status().contains("checkpoint: created ") && json.contains("\"checkpoint_stats\""), "{json}");
     for (words, said) in [
         (&["checkpoint", "mine"][..], "cannot checkpoint 'mine': checkpoint exists"),
+        (&["checkpoint", "-d", "mine/fs"], "cannot open 'mine/fs': invalid character '/' in pool name"),
+        (&["reguid", "mine/fs"], "cannot open 'mine/fs': invalid character '/' in pool name"),
+        (&["reopen", "mine@now"], "cannot open 'mine@now': invalid character '@' in pool name"),
+        (&["scrub", "mine/fs"], "cannot open 'mine/fs': invalid character '/' in pool name"),
+        (&["resilver", "mine/fs"], "cannot open 'mine/fs': invalid character '/' in pool name"),
+        (&["set", "comment=x", "mine/fs"], "cannot open 'mine/fs': invalid character '/' in pool name"),
         (&["detach", "mine", "z"], "cannot detach z: checkpoint exists"),
         (&["reguid", "mine"], "cannot reguid 'mine': checkpoint exists"),
     ] {

@@ -171,6 +171,25 @@ fn a_device_with_too_many_checksum_errors_is_degraded_on_disk_until_it_is_cleare
 }
 
 #[test]
+fn room_that_devices_of_a_pool_in_use_have_got_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let (images, _) = pool();
+    let mounted = Mounted::new(&images, "mine");
+    let expandable = || images.run("zpool", &["get", "-Hp", "-o", "value", "expandsize", "mine"]);
+    assert_eq!(expandable(), "-\n");
+    for file in &images.files {
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_len(file.metadata().unwrap().len() + (64 << 20)).unwrap();
+    }
+    images.run("zpool", &["reopen", "mine"]);
+    let bytes: u64 = expandable().trim().parse().expect("the devices have room");
+    assert!((128 << 20..=192 << 20).contains(&bytes), "of three devices: {bytes}");
+    end(mounted);
+}
+
+#[test]
 fn properties_of_vdevs_are_kept_where_openzfs_keeps_them_and_are_obeyed() {
     let (images, _) = pool();
     images.run("zpool", &["set", "checksum_n=3", "mine", "raidz1-0"]);

@@ -457,7 +457,9 @@ impl Builder<'_> {
             user: None,
         };
         if let Some(disk) = disk {
-            vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
+            // It may have got room since it was opened.
+            let bytes = disk.grown().ok().flatten().map_or(disk.size_bytes(), |grown| grown.size_bytes());
+            vdev.sizes.device = bytes / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
         }
         if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
             vdev.sizes.device = self.distributed_spare_bytes(top_guid);

@@ -2,6 +2,7 @@
 
 use cenote_admin::CheckpointRequest;
 
+use super::only_pool;
 use crate::prelude::*;
 
 /// Keep the state of a pool as it is now, to go back to all of it: datasets, properties and features.
@@ -21,6 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    only_pool(&args.pool)?;
     let request = CheckpointRequest { pool: args.pool, is_discard: args.discard, waits: args.wait };
     context.carry_out(&request).await?;
     Ok(Outcome::Good)

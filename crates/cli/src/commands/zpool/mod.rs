@@ -36,6 +36,14 @@ mod wait;
 use crate::args::Repeats;
 use crate::prelude::*;
 
+/// Refuses the name of a dataset or snapshot in the place of a pool's.
+fn only_pool(name: &str) -> Result<()> {
+    match name.chars().find(|letter| "/@#".contains(*letter)) {
+        Some(letter) => anyhow::bail!("cannot open '{name}': invalid character '{letter}' in pool name"),
+        None => Ok(()),
+    }
+}
+
 /// Pools: create, add, attach, replace, detach, split, remove, offline, online, scrub, resilver, clear, upgrade, destroy, import, list, status,
 /// properties, history, events.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::num::ParseIntError;
 
 use cenote_admin::ReguidRequest;
 
+use super::only_pool;
 use crate::prelude::*;
 
 /// Give a pool another guid, as for a pool whose devices were copied.
@@ -26,6 +27,7 @@ fn parse_guid(word: &str) -> Result<u64, ParseIntError> {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    only_pool(&args.pool)?;
     context.carry_out(&ReguidRequest { pool: args.pool, guid: args.guid }).await?;
     Ok(Outcome::Good)
 }

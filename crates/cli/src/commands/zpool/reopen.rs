@@ -3,6 +3,7 @@
 use cenote_admin::ReopenRequest;
 use cenote_server::protocol;
 
+use super::only_pool;
 use crate::prelude::*;
 
 /// Look at the devices of pools again: those that were not there are opened, if they are at their recorded paths now; those that are gone are given up.
@@ -31,6 +32,7 @@ impl Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for pool in args.pools {
+        only_pool(&pool)?;
         context.carry_out(&ReopenRequest { pool, keeps_scan: args.keeps_scan }).await?;
     }
     Ok(Outcome::Good)

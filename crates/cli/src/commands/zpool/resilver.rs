@@ -3,6 +3,7 @@
 use cenote_admin::ResilverRequest;
 use cenote_server::ServerError;
 
+use super::only_pool;
 use crate::prelude::*;
 
 /// Write to devices what they have missed while they were away.
@@ -24,6 +25,7 @@ impl Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut failed = false;
+    args.pools.iter().try_for_each(|pool| only_pool(pool))?;
     for pool in args.pools {
         if let Err(error) = context.carry_out(&ResilverRequest(pool.clone())).await {
             // The process that has the pool does it.

@@ -4,6 +4,7 @@ use cenote_admin::{ScrubAction, ScrubRequest};
 use cenote_host::CacheFile;
 use cenote_server::{ServerError, exporting};
 
+use super::only_pool;
 use crate::commands::verify;
 use crate::outcome::usage;
 use crate::prelude::*;
@@ -71,6 +72,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.err("no pools available");
         return Ok(Outcome::Good);
     }
+    args.pools.iter().try_for_each(|pool| only_pool(pool))?;
     let action = if args.stop {
         ScrubAction::Stop
     } else if args.pause {

@@ -4,6 +4,7 @@ use anyhow::bail;
 use cenote_admin::{SetPoolRequest, SetVdevRequest, known_lists};
 use cenote_server::{Owned, ServerError};
 
+use super::only_pool;
 use crate::prelude::*;
 
 /// Set a property of a pool: ashift, autoexpand, autoreplace, autotrim, bootfs, cachefile, comment, compatibility, delegation, failmode, listsnapshots,
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let Args { setting, pool, vdev } = args;
+    only_pool(&pool)?;
     if let Some(vdev) = vdev {
         if setting.starts_with("sit_out=") && context.served().is_none() {
             let view = context.open_pool(&pool).await?;
