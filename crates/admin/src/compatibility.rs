@@ -1,6 +1,7 @@
 //! The property `compatibility`: which features a pool may have, as files of OpenZFS list them.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 
 use cenote_dsl::property::Value;
@@ -36,12 +37,27 @@ pub(crate) fn allowed(value: &str, read: ReadList<'_>) -> Result<Option<BTreeSet
     Ok(all)
 }
 
-/// Whether a value of the property can be used: each list that it names can be read, and lists features.
-///
-/// # Errors
-/// It cannot.
-pub fn known_lists(value: &str, read: ReadList<'_>) -> Result<(), AdminError> {
-    Ok(allowed(value, read).map(drop)?)
+/// The reader of lists of a system. Without one there are none.
+#[derive(Clone, Copy)]
+pub struct Lists(pub fn(&str) -> io::Result<String>);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self(|_| Err(io::Error::new(io::ErrorKind::NotFound, "nobody reads lists of features here")))
+    }
+}
+
+impl fmt::Debug for Lists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lists")
+    }
+}
+
+impl Lists {
+    /// Whether a value of the property can be used: each list that it names can be read, and lists features.
+    pub(crate) fn check(self, value: &str) -> Result<(), AdminError> {
+        Ok(allowed(value, &self.0).map(drop)?)
+    }
 }
 
 /// Names between white space and commas; `#` begins a comment.

@@ -101,7 +101,7 @@ pub use bookmark::BookmarkRequest;
 pub use cenote_spa::{LeafAction, LeafWorkKind};
 pub use checkpoint::CheckpointRequest;
 pub use clone::CloneRequest;
-pub use compatibility::{ReadList, known_lists, lacking_features};
+pub use compatibility::{Lists, ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
 pub use destroy::Reach;
 pub use destroying::{DestroyCaller, DestroyRequest};

@@ -3,9 +3,10 @@
 use cenote_dsl::name::pool_of;
 use cenote_format::ids::Guid;
 use cenote_spa::features::Feature;
-use cenote_spa::{ImportOptions, Pool};
+use cenote_spa::{ImportOptions, Pool, PropertyValue};
 use cenote_taskq::boxed;
 
+use crate::compatibility::Lists;
 use crate::error::{AdminError, Reason, Verb};
 use crate::request::{Line, Request, Users};
 use crate::values::{pool_setting, stored_of_pool, vdev_setting};
@@ -17,6 +18,8 @@ pub struct SetPoolRequest {
     pub setting: String,
     /// The pool.
     pub pool: String,
+    /// Reads the lists that a value of `compatibility` names.
+    pub lists: Lists,
 }
 
 impl SetPoolRequest {
@@ -44,7 +47,13 @@ impl Request for SetPoolRequest {
                 let why = format!("property 'feature@{feature}' can only be set to 'enabled'");
                 Err(self.refused(Reason::Said(why)))
             }
-            None => pool_setting(&self.setting).map(drop).map_err(|error| self.refused(Reason::Setting(error))),
+            None => {
+                let checked = pool_setting(&self.setting).map_err(|error| self.refused(Reason::Setting(error)))?;
+                match checked {
+                    (name, Some(PropertyValue::Text(lists))) if name == "compatibility" => self.lists.check(&lists),
+                    _ => Ok(()),
+                }
+            }
         }
     }
 

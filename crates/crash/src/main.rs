@@ -20,7 +20,7 @@ use cenote_crash::mutants::{chosen, cuts_max, hunt};
 use cenote_crash::{CUTS, log_space, zdb};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::Image;
-use cenote_testkit::campaign::{note_panics, watch};
+use cenote_testkit::campaign::{Span, note_panics, number, watch};
 use sha2::{Digest as _, Sha256};
 
 const USAGE: &str = "usage: crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
@@ -35,13 +35,7 @@ const SECONDS_MAX: u64 = 1200;
 const FOUND_CHARACTERS_MAX: usize = 300;
 
 struct Arguments {
-    count: u64,
-    first: u64,
-    /// No life is begun later; any time if 0.
-    seconds: u64,
-    /// Seconds between two lines that say how far it is; never if 0.
-    every: u64,
-    verbose: bool,
+    span: Span,
     /// The bytes on the devices are hashed.
     hash: bool,
     /// Snapshots are taken, and what is done with them.
@@ -51,38 +45,26 @@ struct Arguments {
     /// Which bugs the engine is to have.
     mutants: Option<String>,
     seed: u64,
-    /// Of so many cuts zdb judges what one has left; of none if 0.
-    zdb_every: u64,
 }
 
 fn arguments() -> Option<Arguments> {
     let mut found = Arguments {
-        count: 1,
-        first: 1,
-        seconds: 0,
-        every: 0,
-        verbose: false,
+        span: Span::new(1, 1),
         hash: false,
         has_snapshots: true,
         little_space: false,
         mutants: None,
         seed: 0,
-        zdb_every: 0,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--count" => found.count = args.next()?.parse().ok()?,
-            "--first" => found.first = args.next()?.parse().ok()?,
-            "--seconds" => found.seconds = args.next()?.parse().ok()?,
-            "--every" => found.every = args.next()?.parse().ok()?,
             "--mutants" => found.mutants = Some(args.next()?),
-            "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
-            "--seed" => found.seed = args.next()?.parse().ok()?,
-            "--verbose" => found.verbose = true,
+            "--seed" => found.seed = number(&mut args)?,
             "--hash" => found.hash = true,
             "--little-space" => found.little_space = true,
             "--without-snapshots" => found.has_snapshots = false,
+            option if found.span.take(option, &mut args)? => {}
             _ => return None,
         }
     }
@@ -114,14 +96,14 @@ fn live_in_little_space(arguments: &Arguments) -> bool {
     note_panics();
     let current = watch("life in little space", Duration::from_secs(SECONDS_MAX));
     let (mut failures, mut suspended, mut beyond_help) = (0, 0, 0);
-    for number in arguments.first..arguments.first + arguments.count {
+    for number in arguments.span.first..arguments.span.end() {
         current.store(number + 1, Ordering::Relaxed);
         for (what, live) in [("life", log_space::live as fn(u64) -> _), ("rescue", log_space::rescue)] {
             match live(number) {
                 Ok((shape, done)) => {
                     suspended += u64::from(done.was_suspended);
                     beyond_help += u64::from(done.is_beyond_help);
-                    if arguments.verbose {
+                    if arguments.span.verbose {
                         println!("{what} {number}: {done:?}, {shape}");
                     }
                 }
@@ -134,7 +116,7 @@ fn live_in_little_space(arguments: &Arguments) -> bool {
     }
     println!(
         "{} lives in little space, {suspended} pools full of logs without a limit ({beyond_help} beyond help), {failures} failures",
-        arguments.count
+        arguments.span.count
     );
     failures == 0
 }
@@ -199,18 +181,19 @@ fn run(arguments: &Arguments) -> bool {
     let current = watch("cut", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
-    let mut sums = Sums { zdb_every: arguments.zdb_every, bytes: arguments.hash.then(Sha256::new), ..Sums::default() };
+    let mut sums =
+        Sums { zdb_every: arguments.span.zdb_every, bytes: arguments.hash.then(Sha256::new), ..Sums::default() };
     if sums.zdb_every > 0 && !zdb::is_there() {
         println!("zdb is not installed (Debian package zfsutils-linux): no image is judged by it");
         sums.zdb_every = 0;
     }
-    let end = arguments.first.saturating_add(arguments.count);
-    let mut cut = arguments.first;
-    let is_time = || arguments.seconds == 0 || started.elapsed().as_secs() < arguments.seconds;
+    let end = arguments.span.end();
+    let mut cut = arguments.span.first;
+    let is_time = || arguments.span.is_time(started);
     while cut < end && is_time() {
         current.store(cut, Ordering::Relaxed);
         cut = live(cut, end, arguments, &mut sums);
-        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+        if arguments.span.is_line_due(said) {
             said = Instant::now();
             let seconds = started.elapsed().as_secs();
             println!("{} done in {seconds} s, {} failed; next is cut {cut}", sums.done, sums.failed);
@@ -223,7 +206,7 @@ fn run(arguments: &Arguments) -> bool {
          resumed; {} judgements, {} by zdb; {} with a device away, {} with devices \
          that failed, {} with a vdev added, {} with late writes; at most {} steps",
         sums.done,
-        arguments.first,
+        arguments.span.first,
         sums.done as f64 / seconds,
         sums.failed,
         sums.later,
@@ -280,7 +263,7 @@ fn live(first: u64, end: u64, arguments: &Arguments, sums: &mut Sums) -> u64 {
         match life.cut() {
             Ok(_) if cut < first => {}
             Ok(done) => {
-                if arguments.verbose {
+                if arguments.span.verbose {
                     println!("cut {cut}: {}: {done:?}", life.words());
                 }
                 sums.done += 1;

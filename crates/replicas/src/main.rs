@@ -16,7 +16,7 @@ use cenote_replicas::golden::Pools;
 use cenote_replicas::mutants::hunt;
 use cenote_replicas::streams::{Tally, tell};
 use cenote_taskq::mutant::Mutant;
-use cenote_testkit::campaign::{note_panics, watch};
+use cenote_testkit::campaign::{Span, note_panics, number, watch};
 
 const USAGE: &str =
     "usage: replicas [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]
@@ -27,15 +27,7 @@ const FOUND_CHARACTERS_MAX: usize = 300;
 const SECONDS_MAX: u64 = 600;
 
 struct Arguments {
-    count: u64,
-    first: u64,
-    /// No case is begun later; any time if 0.
-    seconds: u64,
-    /// Seconds between two lines that say how far it is; never if 0.
-    every: u64,
-    /// Of so many cases zdb judges what one has left; of none if 0.
-    zdb_every: u64,
-    verbose: bool,
+    span: Span,
     /// Cases in which each deliberate bug is to be found.
     mutants: Option<u64>,
     /// This bug alone.
@@ -43,30 +35,16 @@ struct Arguments {
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments {
-        count: 1,
-        first: 0,
-        seconds: 0,
-        every: 0,
-        zdb_every: 0,
-        verbose: false,
-        mutants: None,
-        mutant: None,
-    };
+    let mut found = Arguments { span: Span::new(1, 0), mutants: None, mutant: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--count" => found.count = args.next()?.parse().ok()?,
-            "--first" => found.first = args.next()?.parse().ok()?,
-            "--seconds" => found.seconds = args.next()?.parse().ok()?,
-            "--every" => found.every = args.next()?.parse().ok()?,
-            "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
-            "--mutants" => found.mutants = Some(args.next()?.parse().ok()?),
+            "--mutants" => found.mutants = Some(number(&mut args)?),
             "--mutant" => {
                 let name = args.next()?;
                 found.mutant = Some(*Mutant::OF_STREAMS.iter().find(|mutant| mutant.name() == name)?);
             }
-            "--verbose" => found.verbose = true,
+            option if found.span.take(option, &mut args)? => {}
             _ => return None,
         }
     }
@@ -88,9 +66,9 @@ fn main() -> ExitCode {
             None
         }
     };
-    if arguments.zdb_every > 0 && cenote_testkit::zdb::program("zdb").is_none() {
+    if arguments.span.zdb_every > 0 && cenote_testkit::zdb::program("zdb").is_none() {
         println!("zdb is not installed (Debian package zfsutils-linux): no pool is judged by it");
-        arguments.zdb_every = 0;
+        arguments.span.zdb_every = 0;
     }
     match run(&arguments, golden.as_ref()) {
         true => ExitCode::SUCCESS,
@@ -125,7 +103,7 @@ fn hunt_all(cases: u64, only: Option<Mutant>) -> bool {
 
 fn run(arguments: &Arguments, golden: Option<&Pools>) -> bool {
     note_panics();
-    if arguments.verbose {
+    if arguments.span.verbose {
         tell();
     }
     let current = watch("case", Duration::from_secs(SECONDS_MAX));
@@ -133,15 +111,15 @@ fn run(arguments: &Arguments, golden: Option<&Pools>) -> bool {
     let mut said = started;
     let (mut tally, mut done, mut failed, mut judged) = (Tally::default(), 0_u64, 0_u64, 0_u64);
     let mut courses: BTreeMap<Course, u64> = BTreeMap::new();
-    let mut number = arguments.first;
-    let is_time = || arguments.seconds == 0 || started.elapsed().as_secs() < arguments.seconds;
-    while number < arguments.first.saturating_add(arguments.count) && is_time() {
+    let mut number = arguments.span.first;
+    let is_time = || arguments.span.is_time(started);
+    while number < arguments.span.end() && is_time() {
         current.store(number + 1, Ordering::Relaxed);
-        let zdb = arguments.zdb_every > 0 && number.is_multiple_of(arguments.zdb_every);
+        let zdb = arguments.span.has_zdb(number);
         let began = Instant::now();
         match case::run(number, golden, zdb) {
             Ok(case) => {
-                if arguments.verbose {
+                if arguments.span.verbose {
                     println!("case {number}: {case:?} in {:.2} s", began.elapsed().as_secs_f64());
                 }
                 tally.absorb(case.tally);
@@ -155,7 +133,7 @@ fn run(arguments: &Arguments, golden: Option<&Pools>) -> bool {
         }
         done += 1;
         number += 1;
-        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+        if arguments.span.is_line_due(said) {
             said = Instant::now();
             println!("{done} done in {} s, {failed} failed; next is case {number}", started.elapsed().as_secs());
         }
@@ -164,7 +142,7 @@ fn run(arguments: &Arguments, golden: Option<&Pools>) -> bool {
     println!(
         "{done} cases from {} on in {seconds:.1} s ({:.1} a second): {failed} failed, {courses:?}; {} streams with {} records, {} broken off, \
          {} gone on with; {} snapshots compared, {judged} pools judged by zdb",
-        arguments.first,
+        arguments.span.first,
         done as f64 / seconds,
         tally.streams,
         tally.records,

@@ -34,7 +34,7 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
         let what = "not supported yet: the property 'cachefile' by other ways than 'zpool create', 'import' and 'set'";
         return Err(ValueError::NotYet(what.into()));
     }
-    // Whether its lists can be read is known where they are (`known_lists`).
+    // Whether its lists can be read is known where they are (`Lists`).
     if property.name == "compatibility" {
         return Ok(("compatibility".to_owned(), Some(PropertyValue::Text(value.to_owned()))));
     }

@@ -253,8 +253,25 @@ fn all_that_a_check_without_the_pool_refuses_is_refused_with_it_too() {
                 "used property is read-only",
             ),
             (
-                refused(&pool, SetPoolRequest { setting: "size=1".into(), pool: "p".into() }).await,
+                refused(
+                    &pool,
+                    SetPoolRequest { setting: "size=1".into(), pool: "p".into(), ..SetPoolRequest::default() },
+                )
+                .await,
                 "cannot set property for 'p': property 'size' is readonly",
+            ),
+            // Without a reader of lists none is set.
+            (
+                refused(
+                    &pool,
+                    SetPoolRequest {
+                        setting: "compatibility=nothing".into(),
+                        pool: "p".into(),
+                        ..SetPoolRequest::default()
+                    },
+                )
+                .await,
+                "property 'compatibility': cannot use 'nothing'",
             ),
         ] {
             assert_eq!(told, words);

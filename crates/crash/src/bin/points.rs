@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use cenote_crash::points::jobs::{CASES, JobRun, JobTally};
 use cenote_crash::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
 use cenote_taskq::mutant::Mutant;
-use cenote_testkit::campaign::{note_panics, watch};
+use cenote_testkit::campaign::{Span, note_panics, number, watch};
 
 const USAGE: &str =
     "usage: points [--steps N] [--count SCRIPTS] [--first SCRIPT] [--stride N] [--points N] [--draws N] [--seconds N] \
@@ -31,15 +31,10 @@ const FOUND_CHARACTERS_MAX: usize = 300;
 
 struct Arguments {
     steps: u32,
-    /// Scripts at most; all if 0.
-    count: u64,
-    first: u64,
+    /// Scripts; all if none are counted.
+    span: Span,
     stride: u64,
     wanted: Wanted,
-    /// No script begins later; any time if 0.
-    seconds: u64,
-    /// Seconds between two lines that say how far it is; never if 0.
-    every: u64,
     /// Scripts in which each deliberate bug is to be found.
     mutants: Option<u64>,
     /// This bug alone.
@@ -56,12 +51,9 @@ fn arguments() -> Option<Arguments> {
     let wanted = Wanted { points: 0, draws: 2, has_zdb: false, moments: Wanted::EVER };
     let mut found = Arguments {
         steps: 2,
-        count: 0,
-        first: 0,
+        span: Span::new(0, 0),
         stride: 1,
         wanted,
-        seconds: 0,
-        every: 0,
         mutants: None,
         mutant: None,
         is_of_jobs: false,
@@ -71,15 +63,11 @@ fn arguments() -> Option<Arguments> {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--steps" => found.steps = args.next()?.parse().ok().filter(|steps| (1..=4).contains(steps))?,
-            "--count" => found.count = args.next()?.parse().ok()?,
-            "--first" => found.first = args.next()?.parse().ok()?,
-            "--stride" => found.stride = args.next()?.parse().ok().filter(|stride| *stride > 0)?,
-            "--points" => found.wanted.points = args.next()?.parse().ok()?,
-            "--draws" => found.wanted.draws = args.next()?.parse().ok()?,
-            "--seconds" => found.seconds = args.next()?.parse().ok()?,
-            "--every" => found.every = args.next()?.parse().ok()?,
-            "--mutants" => found.mutants = Some(args.next()?.parse().ok()?),
+            "--steps" => found.steps = number(&mut args).filter(|steps: &u32| (1..=4).contains(steps))?,
+            "--stride" => found.stride = number(&mut args).filter(|stride: &u64| *stride > 0)?,
+            "--points" => found.wanted.points = number(&mut args)?,
+            "--draws" => found.wanted.draws = number(&mut args)?,
+            "--mutants" => found.mutants = Some(number(&mut args)?),
             "--mutant" => {
                 let name = args.next()?;
                 found.mutant = Some(LOG_MUTANTS.into_iter().find(|mutant| mutant.name() == name)?);
@@ -89,10 +77,11 @@ fn arguments() -> Option<Arguments> {
                 found.is_of_jobs = true;
                 found.job = Some(args.next().filter(|name| CASES.iter().any(|case| case.name == name))?);
             }
-            "--from" => found.wanted.moments.0 = args.next()?.parse().ok()?,
-            "--to" => found.wanted.moments.1 = args.next()?.parse().ok()?,
-            "--seed" => found.seed = args.next()?.parse().ok()?,
+            "--from" => found.wanted.moments.0 = number(&mut args)?,
+            "--to" => found.wanted.moments.1 = number(&mut args)?,
+            "--seed" => found.seed = number(&mut args)?,
             "--zdb" => found.wanted.has_zdb = true,
+            option if found.span.take(option, &mut args)? => {}
             _ => return None,
         }
     }
@@ -169,10 +158,10 @@ fn explore(arguments: &Arguments, bases: &[Base]) -> bool {
     let started = Instant::now();
     let mut said = started;
     let (mut tally, mut scripts, mut failed) = (Tally::default(), 0_u64, 0_u64);
-    let mut number = arguments.first;
+    let mut number = arguments.span.first;
     let all = count(arguments.steps);
-    while number < all && (arguments.count == 0 || scripts < arguments.count) {
-        if arguments.seconds > 0 && started.elapsed().as_secs() >= arguments.seconds {
+    while number < all && (arguments.span.count == 0 || scripts < arguments.span.count) {
+        if !arguments.span.is_time(started) {
             break;
         }
         current.store(number + 1, Ordering::Relaxed);
@@ -188,7 +177,7 @@ fn explore(arguments: &Arguments, bases: &[Base]) -> bool {
             }
         }
         number += arguments.stride;
-        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+        if arguments.span.is_line_due(said) {
             said = Instant::now();
             let (seconds, points) = (started.elapsed().as_secs(), tally.points);
             println!(

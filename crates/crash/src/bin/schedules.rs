@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cenote_crash::schedules::{Done, hunt, live};
 use cenote_crash::zdb;
 use cenote_taskq::mutant::Mutant;
-use cenote_testkit::campaign::{note_panics, watch};
+use cenote_testkit::campaign::{Span, note_panics, watch};
 
 const USAGE: &str =
     "usage: schedules [--count N] [--first SEED] [--seconds N] [--every SECONDS] [--zdb-every N] [--wide] [--verbose]
@@ -24,46 +24,24 @@ const FOUND_CHARACTERS_MAX: usize = 600;
 const SECONDS_MAX: u64 = 1200;
 
 struct Arguments {
-    count: u64,
-    first: u64,
-    /// No schedule begins later; any time if 0.
-    seconds: u64,
-    /// Seconds between two lines that say how far it is; never if 0.
-    every: u64,
-    /// Of so many schedules zdb judges what one has left; of none if 0.
-    zdb_every: u64,
+    span: Span,
     /// Only wide schedules, those of odd seeds.
     is_wide: bool,
-    verbose: bool,
     /// A deliberate bug that is to be found.
     mutant: Option<Mutant>,
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments {
-        count: 1,
-        first: 1,
-        seconds: 0,
-        every: 0,
-        zdb_every: 0,
-        is_wide: false,
-        verbose: false,
-        mutant: None,
-    };
+    let mut found = Arguments { span: Span::new(1, 1), is_wide: false, mutant: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--count" => found.count = args.next()?.parse().ok()?,
-            "--first" => found.first = args.next()?.parse().ok()?,
-            "--seconds" => found.seconds = args.next()?.parse().ok()?,
-            "--every" => found.every = args.next()?.parse().ok()?,
-            "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
             "--mutant" => {
                 let name = args.next()?;
                 found.mutant = Some(*Mutant::ALL.iter().find(|mutant| mutant.name() == name)?);
             }
             "--wide" => found.is_wide = true,
-            "--verbose" => found.verbose = true,
+            option if found.span.take(option, &mut args)? => {}
             _ => return None,
         }
     }
@@ -75,13 +53,13 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if arguments.zdb_every > 0 && !zdb::is_there() {
+    if arguments.span.zdb_every > 0 && !zdb::is_there() {
         println!("zdb is not installed (Debian package zfsutils-linux): no image is judged by it");
-        arguments.zdb_every = 0;
+        arguments.span.zdb_every = 0;
     }
     let is_good = match arguments.mutant {
-        Some(mutant) => hunt_one(mutant, arguments.first..arguments.first.saturating_add(arguments.count)),
-        None => explore(&arguments),
+        Some(mutant) => hunt_one(mutant, arguments.span.first..arguments.span.end()),
+        None => explore(&arguments.span, arguments.is_wide),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -107,26 +85,26 @@ fn hunt_one(mutant: Mutant, schedules: Range<u64>) -> bool {
     }
 }
 
-fn explore(arguments: &Arguments) -> bool {
+fn explore(span: &Span, is_wide: bool) -> bool {
     note_panics();
     let current = watch("schedule", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
     let (mut sums, mut count, mut failed, mut judged) = (Done::default(), 0_u64, 0_u64, 0_u64);
-    for seed in arguments.first..arguments.first.saturating_add(arguments.count) {
-        if arguments.seconds > 0 && started.elapsed().as_secs() >= arguments.seconds {
+    for seed in span.first..span.end() {
+        if !span.is_time(started) {
             break;
         }
-        if arguments.is_wide && seed.is_multiple_of(2) {
+        if is_wide && seed.is_multiple_of(2) {
             continue;
         }
         current.store(seed + 1, Ordering::Relaxed);
-        let has_zdb = arguments.zdb_every > 0 && seed.is_multiple_of(arguments.zdb_every);
+        let has_zdb = span.has_zdb(seed);
         count += 1;
         judged += u64::from(has_zdb);
         match live(seed, has_zdb) {
             Ok(done) => {
-                if arguments.verbose {
+                if span.verbose {
                     println!("schedule {seed}: {done:?}");
                 }
                 sums.add(&done);
@@ -136,11 +114,11 @@ fn explore(arguments: &Arguments) -> bool {
                 println!("FAILED schedule {seed}: {why}");
             }
         }
-        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+        if span.is_line_due(said) {
             said = Instant::now();
             let seconds = started.elapsed().as_secs_f64();
             let rate = count as f64 / seconds;
-            let left = arguments.count.saturating_sub(count) as f64 / rate;
+            let left = span.count.saturating_sub(count) as f64 / rate;
             println!(
                 "{count} done in {seconds:.0} s ({rate:.1} a second, {left:.0} s left), {failed} failed; next is {}",
                 seed + 1
@@ -152,7 +130,7 @@ fn explore(arguments: &Arguments) -> bool {
         "{count} schedules from {} on in {seconds:.1} s ({:.1} a second): {failed} failed, {} steps and {} txgs with {} failures of disks, {} power cuts, {} verbs and {} \
          that were refused; {} evacuations, {} expansions, {} splits and {} returns to checkpoints; {} resilvers seen; at most {} slots of a vdev unsound at once; {} blocks compared, {} exported pools checked before the end, {} blocks destroyed beyond redundancy; {judged} judged \
          by zdb",
-        arguments.first,
+        span.first,
         count as f64 / seconds,
         sums.steps,
         sums.txgs,

@@ -271,22 +271,22 @@ impl Vdev {
             }
         }
         map.insert("class".into(), json!(self.class));
-        map.insert("state".into(), json!(self.json_state()));
+        map.insert("state".into(), json!(json_state(self.state)));
         map
-    }
-
-    /// Its state in JSON, with the kernel's words for missing and faulted devices.
-    fn json_state(&self) -> &'static str {
-        match self.state {
-            "UNAVAIL" => "CANT_OPEN",
-            "AVAIL" => "ONLINE",
-            other => other,
-        }
     }
 
     /// The reason's word in JSON.
     pub(crate) fn reason_word(&self) -> Option<&'static str> {
         self.reason.map(Reason::word)
+    }
+}
+
+/// A state in JSON, with the kernel's words for missing and faulted devices.
+pub(super) fn json_state(state: &'static str) -> &'static str {
+    match state {
+        "UNAVAIL" => "CANT_OPEN",
+        "AVAIL" => "ONLINE",
+        other => other,
     }
 }
 

@@ -83,6 +83,23 @@ pub(crate) fn no_such_device() -> SpaError {
     SpaError::refused(Refusal::NotThere, "no such device in pool")
 }
 
+/// The verb that has a device used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    Clear,
+    Online,
+}
+
+impl Again {
+    /// The event that tells of it.
+    const fn event(self) -> &'static str {
+        match self {
+            Self::Clear => "vdev_clear",
+            Self::Online => "vdev_online",
+        }
+    }
+}
+
 impl Pool {
     /// Takes a device out of use. When this is done the pool on disk says so, unless it is temporary.
     ///
@@ -125,12 +142,12 @@ impl Pool {
     /// It is no device of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
-        self.use_again(guid, paths, "vdev_online").await
+        self.use_again(guid, paths, Again::Online).await
     }
 
-    /// As [`Self::online_device`], with the event that a device which was not used is from then on.
+    /// As [`Self::online_device`], for either verb.
     #[boxed]
-    async fn use_again(&self, guid: Guid, paths: Vec<PathBuf>, event: &'static str) -> Result<Onlined, SpaError> {
+    async fn use_again(&self, guid: Guid, paths: Vec<PathBuf>, verb: Again) -> Result<Onlined, SpaError> {
         if self.online_cache(guid).await {
             return Ok(Onlined { state: VdevState::Online, missed: Dtl::new(), reason: None });
         }
@@ -138,7 +155,12 @@ impl Pool {
         if let Some(lost) = lost.remove(&guid).filter(|lost| lost.is_kept) {
             return Err(SpaError::refused(Refusal::Busy, lost.told()));
         }
-        self.pardon(Some(guid)).await?;
+        self.pardon_for(Some(guid), verb).await?;
+        self.open_again(guid, paths, Some(verb)).await
+    }
+
+    /// Opens a device that is not used, if it is to be found. If it is used from then on, that is told for this verb.
+    async fn open_again(&self, guid: Guid, paths: Vec<PathBuf>, verb: Option<Again>) -> Result<Onlined, SpaError> {
         let Plan { ashift, own, is_open, is_out } =
             self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
         let mut found = None;
@@ -155,11 +177,45 @@ impl Pool {
         }
         let onlined =
             self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await?;
-        if onlined.state.is_readable() && (is_out || !is_open) {
-            self.events().of_device(event, guid);
+        if let Some(verb) = verb.filter(|_| onlined.state.is_readable() && (is_out || !is_open)) {
+            self.events().of_device(verb.event(), guid);
         }
         self.attend_log_leaves();
         Ok(onlined)
+    }
+
+    /// As [`Self::pardon`], for either verb. Each device that is used again is told of once.
+    #[boxed]
+    pub(crate) async fn pardon_for(&self, leaf: Option<Guid>, verb: Again) -> Result<(), SpaError> {
+        self.events().forget_errors(leaf);
+        self.look_at_devices(Which::Condemned(leaf)).await?;
+        let pardoned = self.look(move |syncer| {
+            Box::pin(async move {
+                let states = syncer.devices.tree.leaf_states();
+                let pardoned = syncer.devices.pardon(leaf)?;
+                syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
+                for leaf in pardoned.iter().filter(|leaf| states.contains(&(**leaf, LeafState::Faulted))) {
+                    syncer.jobs.scan.leaf_is_back(*leaf);
+                }
+                let absent = syncer.absent();
+                // One that is closed is online when it is open; it is cleared by now.
+                let is_told = |leaf: &&Guid| verb == Again::Clear || !absent.contains(leaf);
+                for leaf in pardoned.iter().filter(is_told) {
+                    syncer.blocks.space.events.of_device(verb.event(), *leaf);
+                }
+                Ok::<_, SpaError>((pardoned, absent))
+            })
+        });
+        let (pardoned, absent) = pardoned.await?;
+        if pardoned.is_empty() {
+            return Ok(());
+        }
+        for closed in pardoned.into_iter().filter(|leaf| absent.contains(leaf)) {
+            self.open_again(closed, Vec::new(), Some(verb).filter(|verb| *verb == Again::Online)).await?;
+        }
+        self.sync().await?;
+        self.finish_replacing().await?;
+        Ok(())
     }
 
     /// Looks at all devices that are used, and opens those that are not, if they are at their recorded paths now. Returns those that were found.
@@ -199,7 +255,7 @@ impl Pool {
             let state = tree.as_ref().and_then(|tree| state_of(&tree.status(), vdev.guid));
             let is_used = state.is_some_and(VdevState::is_readable);
             if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline && !is_used {
-                self.use_again(vdev.guid, Vec::new(), "vdev_clear").await?;
+                self.use_again(vdev.guid, Vec::new(), Again::Clear).await?;
             }
         }
         Ok(())

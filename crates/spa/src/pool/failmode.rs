@@ -10,9 +10,10 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Guid;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
-use cenote_vdev::tree::{Hang, LeafState, Suspension, VdevStatus};
+use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
 use crate::admin::examine::Which;
+use crate::admin::offline::Again;
 use crate::admin::remove::Stopped;
 use crate::failmode::FailMode;
 use crate::pool::Pool;
@@ -156,7 +157,7 @@ impl Pool {
     }
 
     /// Looks at devices, and tells of those that are not what they were.
-    async fn look_at_devices(&self, which: Which) -> Result<(), SpaError> {
+    pub(crate) async fn look_at_devices(&self, which: Which) -> Result<(), SpaError> {
         self.examine_devices(which).await?.into_values().for_each(|lost| self.trouble(lost.told()));
         Ok(())
     }
@@ -168,32 +169,7 @@ impl Pool {
     /// The pool is closed, suspended, or has failed.
     #[boxed]
     pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
-        self.shared.events.forget_errors(leaf);
-        self.look_at_devices(Which::Condemned(leaf)).await?;
-        let pardoned = self.look(move |syncer| {
-            Box::pin(async move {
-                let states = syncer.devices.tree.leaf_states();
-                let pardoned = syncer.devices.pardon(leaf)?;
-                syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
-                for leaf in &pardoned {
-                    if states.contains(&(*leaf, LeafState::Faulted)) {
-                        syncer.jobs.scan.leaf_is_back(*leaf);
-                    }
-                    syncer.blocks.space.events.of_device("vdev_clear", *leaf);
-                }
-                Ok::<_, SpaError>(pardoned)
-            })
-        });
-        let pardoned = pardoned.await?;
-        if !pardoned.is_empty() {
-            let absent = self.peek(|syncer| syncer.absent()).await?;
-            for closed in pardoned.into_iter().filter(|leaf| absent.contains(leaf)) {
-                self.online_device(closed, Vec::new()).await?;
-            }
-            self.sync().await?;
-            self.finish_replacing().await?;
-        }
-        Ok(())
+        self.pardon_for(leaf, Again::Clear).await
     }
 
     /// Whether the pool takes no changes any more, since it is being closed or is closed.

@@ -139,6 +139,7 @@ fn a_faulted_device_is_looked_at_before_it_is_used_again() {
                     machine.disks[1].restore(&Default::default());
                 }
                 let guid = leaf(&pool, 1).0;
+                let before = pool.events().after(0).events.last().map_or(0, |event| event.eid);
                 match verb {
                     0 => pool.pardon(None).await.unwrap(),
                     1 => pool.resume().await.unwrap(),
@@ -146,6 +147,15 @@ fn a_faulted_device_is_looked_at_before_it_is_used_again() {
                 }
                 let wanted = if is_emptied { LeafState::Unavailable } else { LeafState::Online };
                 assert_eq!(leaf(&pool, 1).1, wanted, "verb {verb}");
+                // It is told of once, by the name of what was done; it is online only if it is used again.
+                let after = pool.events().after(before).events;
+                let count = |name: &str| classes(&after).into_iter().filter(|class| class.ends_with(name)).count();
+                let told = match (is_emptied, verb) {
+                    (true, 2) => (0, 0),
+                    (false, 2) => (0, 1),
+                    _ => (1, 0),
+                };
+                assert_eq!((count(".vdev_clear"), count(".vdev_online")), told, "verb {verb}: {:?}", classes(&after));
                 if is_emptied {
                     // It is closed, so that a new disk can be taken at its path.
                     let options = AttachOptions {

@@ -1,7 +1,7 @@
 //! `zpool set`.
 
 use anyhow::bail;
-use cenote_admin::{SetPoolRequest, SetVdevRequest, known_lists};
+use cenote_admin::{Lists, SetPoolRequest, SetVdevRequest};
 use cenote_server::{Owned, ServerError};
 
 use super::only_pool;
@@ -37,13 +37,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.carry_out(&SetVdevRequest { setting, pool, vdev }).await?;
         return Ok(Outcome::Good);
     }
-    if let Some(value) = setting.strip_prefix("compatibility=") {
-        known_lists(value, &cenote_host::feature_list)?;
-    }
     match setting.strip_prefix("cachefile=") {
         // Of the list of imported pools, not of the pool itself.
         Some(value) => context.set_cachefile(&pool, value).await?,
-        None => context.carry_out(&SetPoolRequest { setting, pool }).await?,
+        None => context.carry_out(&SetPoolRequest { setting, pool, lists: Lists(cenote_host::feature_list) }).await?,
     }
     Ok(Outcome::Good)
 }

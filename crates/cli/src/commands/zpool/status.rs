@@ -87,8 +87,9 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     {
         args.pools.iter().try_for_each(|name| context.check_served(name))?;
         if args.json.json {
-            let pools = json!({ pool.name(): suspended_json(pool, reason.as_deref()) });
-            context.out(document("zpool status", [("pools", pools)]))?;
+            let key = if args.json.json_pool_key_guid { pool.guid().0.to_string() } else { pool.name().to_owned() };
+            let told = suspended_json(pool, reason.as_deref(), json, args.json_flat_vdevs);
+            context.out(document("zpool status", [("pools", json!({ key: told }))]))?;
         } else {
             context.out(suspended_text(pool, reason.as_deref()))?;
         }

@@ -9,8 +9,10 @@ use cenote_spa::Pool;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 use serde_json::{Map, Value, json};
 
+use crate::Json;
 use crate::pools::advice::MESSAGES as SEE;
 use crate::pools::names::without_dir;
+use crate::pools::vdevs::json_state;
 
 /// OpenZFS's texts, for which scripts search.
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
@@ -167,31 +169,58 @@ fn text_of(
     text
 }
 
-/// The same in JSON.
-pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
-    fn object(vdev: &VdevStatus) -> Value {
-        let mut found = json!({
-            "name": name(vdev),
-            "guid": vdev.guid.0.to_string(),
-            "state": vdev.state.name(),
-            "read_errors": vdev.errors.read.to_string(),
-            "write_errors": vdev.errors.write.to_string(),
-            "checksum_errors": vdev.errors.checksum.to_string(),
-            "vdevs": vdev.children.iter().map(|child| (name(child).to_owned(), object(child))).collect::<Map<_, _>>(),
+/// Writes vdevs in JSON.
+#[derive(Clone, Copy)]
+struct Writer<'a> {
+    pool: &'a str,
+    json: Json,
+    /// All vdevs are beside one another too.
+    is_flat: bool,
+}
+
+impl Writer<'_> {
+    /// Enters a vdev; if they are to be beside one another, after all those below it.
+    fn enter(self, vdev: &VdevStatus, parent: Option<&str>, found: &mut Map<String, Value>) {
+        let own_name = if parent.is_none() { self.pool } else { name(vdev) };
+        let mut below = Map::new();
+        for child in &vdev.children {
+            if self.is_flat {
+                self.enter(child, Some(own_name), found);
+            }
+            self.enter(child, Some(own_name), &mut below);
+        }
+        let mut object = json!({
+            "name": own_name,
+            "guid": self.json.number(vdev.guid.0),
+            "state": json_state(vdev.state.name()),
+            "read_errors": self.json.number(vdev.errors.read),
+            "write_errors": self.json.number(vdev.errors.write),
+            "checksum_errors": self.json.number(vdev.errors.checksum),
         });
+        if let Some(parent) = parent.filter(|_| self.is_flat) {
+            object["parent"] = json!(parent);
+        }
+        if !below.is_empty() {
+            object["vdevs"] = Value::Object(below);
+        }
         if vdev.children.is_empty() && !vdev.missed.is_empty() {
-            found["missed_txgs"] = json!(vdev.missed.to_string());
+            object["missed_txgs"] = json!(vdev.missed.to_string());
         }
         if let Some(hang) = vdev.hang {
-            found["hang"] = json!({
-                "silent_seconds": hang.silent.map(|silent| silent.as_secs().to_string()),
+            object["hang"] = json!({
+                "silent_seconds": hang.silent.map(|silent| self.json.number(silent.as_secs())),
                 "given_up": hang.is_given_up,
             });
         }
-        found
+        found.insert(own_name.to_owned(), object);
     }
+}
+
+/// The same in JSON. `is_flat`: all vdevs are on one level.
+pub fn suspended_json(pool: &Pool, reason: Option<&str>, json: Json, is_flat: bool) -> Map<String, Value> {
     let mut found = Map::new();
     found.insert("name".into(), json!(pool.name()));
+    found.insert("pool_guid".into(), json.number(pool.guid().0));
     let root = devices(pool);
     match reason {
         Some(reason) => {
@@ -210,7 +239,9 @@ pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
         }
     }
     if let Some(root) = root {
-        found.insert("vdevs".into(), json!({ pool.name(): object(&root) }));
+        let mut vdevs = Map::new();
+        Writer { pool: pool.name(), json, is_flat }.enter(&root, None, &mut vdevs);
+        found.insert("vdevs".into(), Value::Object(vdevs));
     }
     found
 }
@@ -286,6 +317,35 @@ mod tests {
             |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} in {text}"));
         assert!(row("d0").contains("UNAVAIL") && row("d0").ends_with("cannot open"), "{text}");
         assert!(row("d1").contains("ONLINE") && row("d1").ends_with("    0"), "{text}");
+    }
+
+    #[test]
+    fn a_document_has_each_vdev_in_the_form_that_was_asked_for() {
+        let mut lost = vdev("/images/d0", VdevState::Unavailable, None, Vec::new());
+        lost.errors.write = 7;
+        let top = vdev(
+            "mirror-0",
+            VdevState::Degraded,
+            None,
+            vec![lost, vdev("/images/d1", VdevState::Online, None, Vec::new())],
+        );
+        let root = vdev("root", VdevState::Degraded, None, vec![top]);
+        let entered = |is_integer: bool, is_flat: bool| {
+            let mut found = Map::new();
+            let json = Json { is_integer };
+            Writer { pool: "mine", json, is_flat }.enter(&root, None, &mut found);
+            Value::Object(found)
+        };
+        let nested = entered(false, false);
+        let leaf = &nested["mine"]["vdevs"]["mirror-0"]["vdevs"]["/images/d0"];
+        assert_eq!((&leaf["state"], &leaf["write_errors"]), (&json!("CANT_OPEN"), &json!("7")));
+        assert_eq!(nested.as_object().map(Map::len), Some(1));
+        assert!(leaf.get("vdevs").is_none() && leaf.get("parent").is_none());
+        let flat = entered(true, true);
+        let names: Vec<&String> = flat.as_object().unwrap().keys().collect();
+        assert_eq!(names, ["/images/d0", "/images/d1", "mirror-0", "mine"]);
+        assert_eq!((&flat["/images/d0"]["write_errors"], &flat["mirror-0"]["parent"]), (&json!(7), &json!("mine")));
+        assert_eq!(flat["mirror-0"]["vdevs"]["/images/d0"], flat["/images/d0"]);
     }
 
     #[test]
