@@ -485,6 +485,7 @@ impl Syncer {
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;
         assert!(self.devices.root_vdev.vdev(guid).is_some(), "a device that is attached has its place");
+        assert!(!self.devices.found.auxiliaries.contains_key(&guid), "a leaf is not among the free spares");
         self.blocks.space.events.set_vdevs(&self.devices);
         self.blocks.space.events.of_device("vdev_attach", guid);
         let rebuilt = self.devices.root_vdev.top_of(guid).map(|(vdev, _)| vdev).filter(|_| plan.is_sequential);

@@ -119,6 +119,7 @@ impl Pool {
                 _ => open_cache(self.handle(), &path, guid, LOCK_PATIENCE).await,
             };
             let Some(again) = again else { continue };
+            assert_eq!(again.guid, guid, "a device is known by its guid, wherever it is");
             if again.state == PoolState::L2Cache {
                 // It was given up.
                 self.leave_cache(guid).await;

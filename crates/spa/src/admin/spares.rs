@@ -151,6 +151,7 @@ impl Pool {
             return Ok(());
         }
         let left: Vec<Guid> = changed.iter().map(|(guid, _)| *guid).collect();
+        assert!(left.iter().all(|guid| guids.contains(guid)), "what is let go of was asked for");
         self.set_auxiliaries(changed).await?;
         self.peek(move |syncer| syncer.devices.leaving.retain(|guid| !left.contains(guid))).await?;
         // The last root has the devices as they were.
@@ -268,6 +269,8 @@ impl Syncer {
     async fn free_spares(&self) -> Result<Vec<Free>, SpaError> {
         let mut free = self.unused_spares().await?;
         free.retain(|spare| !self.devices.leaving.contains(&spare.guid));
+        let is_leaf = |guid| self.devices.root_vdev.vdev(guid).is_some();
+        assert!(free.iter().all(|spare| !is_leaf(spare.guid)), "a spare that is free is no leaf");
         Ok(free)
     }
 

@@ -313,6 +313,7 @@ pub(crate) async fn set_listed_paths(
     kind: AuxKind,
     paths: &BTreeMap<Guid, String>,
 ) -> Result<(), DmuError> {
+    assert!(!paths.is_empty(), "a list is written where it changes");
     let Some(object) = list_object(mos, directory, kind).await? else { return Ok(()) };
     let mut list = read_list(&object).await.unwrap_or_default();
     let mut devices = list.lists(kind.list()).unwrap_or_default().to_vec();

@@ -43,6 +43,7 @@ pub(crate) fn forget_diagnosis(root_vdev: &mut RootVdev, leaf: Guid) -> Result<(
 
 /// Whether a leaf is the spare that was taken last, and neither it nor anything beside it is used.
 fn is_last_hope(spare: &VdevConfig, leaf: &VdevConfig, states: &BTreeMap<Guid, LeafState>) -> bool {
+    assert_eq!(spare.kind, VdevKind::Spare, "spares stand below a vdev of their kind");
     let is_used = |guid: Guid| matches!(states.get(&guid), Some(LeafState::Online | LeafState::Degraded));
     let is_last = spare.children.last().is_some_and(|last| last.guid == leaf.guid);
     is_last && leaf.is_spare && spare.leaves().iter().all(|leaf| !is_used(leaf.guid))
