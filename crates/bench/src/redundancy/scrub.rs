@@ -124,7 +124,7 @@ pub(super) fn peer_scan(
 /// On four drives that are models, of each kind.
 pub(super) fn drives(options: &Options, suite: &mut Suite, raw: &mut Map<String, Value>) -> Result<()> {
     const COUNT: usize = 4;
-    let data_bytes = if options.quick { 256 << 20 } else { 1 << 30 };
+    let data_bytes = if options.quick { 256 << 20 } else { 1 << 32 };
     let columns = ["drives", "the same reads in sequence, MB/s", "scrub, MB/s", "of that"];
     let mut table = Table::new("Scrub of four modelled drives written in order, records of 128 KiB", &columns);
     let mut kept = Vec::new();

@@ -18,6 +18,8 @@ const DRIVES: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
+    /// The clients alone, which make their intent logs.
+    None,
     Add,
     Attach,
     Replace,
@@ -27,7 +29,8 @@ enum Verb {
     Remove,
 }
 
-const VERBS: [(Verb, &str); 7] = [
+const VERBS: [(Verb, &str); 8] = [
+    (Verb::None, "none"),
     (Verb::Add, "add a mirror"),
     (Verb::Attach, "attach a leg"),
     (Verb::Replace, "replace a leg"),
@@ -40,6 +43,7 @@ const VERBS: [(Verb, &str); 7] = [
 impl Verb {
     async fn done(self, disks: &Disks, pool: &Pool) -> Result<()> {
         match self {
+            Self::None => disks.handle.sleep(Duration::from_millis(100)).await,
             Self::Add => {
                 let pair = vec![disks.disk(4).await?, disks.disk(5).await?];
                 let mirror = TopSpec { kind: TopKind::Mirror, class: AllocationClass::Normal, disks: pair };
@@ -117,14 +121,16 @@ pub(super) fn changes(options: &Options, suite: &mut Suite, raw: &mut Map<String
     );
     let mut table = Table::new(title, &["verb", "longest wait of an operation, txgs", "ms", "seconds of the verb"]);
     let mut kept = Vec::new();
-    for ((_, name), waits) in VERBS.iter().zip(found) {
+    for ((verb, name), waits) in VERBS.iter().zip(found) {
         let cells = [short(waits.longest_ms), short(waits.seconds)];
         table.row([(*name).to_owned(), waits.txgs.to_string()].into_iter().chain(cells));
-        suite.target(
-            format!("{name}: no operation waits for more than two txgs"),
-            waits.txgs.to_string(),
-            waits.txgs <= 2,
-        );
+        if !matches!(verb, Verb::None) {
+            suite.target(
+                format!("{name}: no operation waits for more than two txgs"),
+                waits.txgs.to_string(),
+                waits.txgs <= 2,
+            );
+        }
         kept.push(
             json!({ "verb": name, "txgs": waits.txgs, "longest_ms": waits.longest_ms, "seconds": waits.seconds }),
         );

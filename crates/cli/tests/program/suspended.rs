@@ -196,3 +196,30 @@ fn the_status_of_several_pools_is_what_their_processes_know() {
     let health = bare(&["zpool", "list", "-H", "-o", "name,health"]);
     assert_eq!(health, "mine\tONLINE\nother\tONLINE\n");
 }
+
+/// Found by an outsider: commands did not reach the process of a pool whose labels were overwritten, and `export` forgot the pool, which went on.
+#[test]
+fn a_pool_whose_labels_are_gone_is_reached_through_its_process() {
+    let mut server = Server::start("wait");
+    let images = &server.images;
+    images.run("zpool", &["sync", "mine"]);
+    for file in std::fs::read_dir(&images.dir).unwrap().flatten() {
+        let file = std::fs::OpenOptions::new().write(true).open(file.path()).unwrap();
+        let size_bytes = file.metadata().unwrap().len();
+        for at in [0, size_bytes - (512 << 10)] {
+            std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; 512 << 10], at).unwrap();
+        }
+    }
+    let bare = |words: &[&str]| String::from_utf8(common::good(images.bare().args(words))).unwrap();
+    let status = bare(&["zpool", "status", "mine"]);
+    assert!(status.contains(" state: ONLINE"), "{status}");
+    bare(&["zfs", "create", "mine/later"]);
+    bare(&["zpool", "sync", "mine"]);
+    bare(&["zpool", "scrub", "-w", "mine"]);
+    let status = bare(&["zpool", "status", "mine"]);
+    assert!(status.contains("scrub repaired 896K"), "eight labels of 112 KiB: {status}");
+    bare(&["zpool", "export", "mine"]);
+    assert!(server.child.wait().unwrap().success());
+    server.images.assert_whole();
+    assert!(server.images.run("zfs", &["list", "-Hro", "name", "mine"]).contains("mine/later"));
+}

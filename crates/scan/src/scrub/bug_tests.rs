@@ -10,12 +10,13 @@ use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
-use cenote_sim::{MUTANT_VARIABLE, Machine, disk};
+use cenote_sim::{MUTANT_VARIABLE, Machine, disk, slow};
 use cenote_spa::{AttachOptions, ImportOptions, NewDevice, Offline, Pool, ScrubSince, TopKind};
 use cenote_taskq::mutant::Mutant;
-use cenote_taskq::sim::disk::{Fault, Latency, RequestKind};
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
+use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_vdev::layout::draid::Draid;
+use cenote_vdev::tree::LeafState;
 
 use super::tests::{ended, open_again};
 use super::{attend, attend_in_steps};
@@ -356,4 +357,212 @@ fn a_leaf_that_comes_as_a_resilver_ends_has_one_of_its_own() {
         });
     }
     assert!(met > 3, "{met} were attached during a resilver");
+}
+
+/// Found by schedules: a disk that fails its writes is given up while it is resilvered, and a person has it used again in the same txg. The resilver has
+/// passed it over meanwhile, and another one makes up for that.
+#[test]
+fn a_disk_that_is_condemned_and_cleared_within_a_txg_is_resilvered_again() {
+    for (seed, (layout, count)) in (1..).zip([
+        (&[(TopKind::Mirror, 2)][..], 2),
+        (&[(TopKind::Raidz { parity: 1 }, 3)][..], 3),
+        (&[(TopKind::Draid { parity: 1, data: None, spares: 0 }, 4)][..], 4),
+    ]) {
+        let what = format!("condemned and cleared, {layout:?}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(50), ..Latency::default() };
+        let machine = machine_of(&runtime, count, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            attend_in_steps(&pool, 1);
+            change(&pool, seed, 4).await;
+            let failing = leaf(&pool, 1);
+            pool.offline_device(failing, Offline::default()).await.unwrap();
+            change(&pool, seed + 10, 6).await;
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            let state = || {
+                let states = pool.tree().unwrap().leaf_states();
+                states.into_iter().find(|(guid, _)| *guid == failing).unwrap().1
+            };
+            while pool.scan().await.unwrap().is_none_or(|scan| scan.state != ScanState::SCANNING) {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            handle.sleep(Duration::from_millis(500)).await;
+            // No txg ends as long as a client is amid a change.
+            let head = pool.open_head("written").await.unwrap();
+            let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+            machine.disks[1].set_faults(|request, _| match request.kind {
+                RequestKind::Write => Fault::Error(std::io::ErrorKind::Other),
+                _ => Fault::None,
+            });
+            let mut waited = 0;
+            while state() != LeafState::Faulted {
+                handle.sleep(Duration::from_millis(1)).await;
+                waited += 1;
+                assert!(
+                    waited < 60_000,
+                    "{what}: it is not given up: {:?} {:?}",
+                    pool.tree().unwrap().status(),
+                    pool.scan().await
+                );
+            }
+            handle.sleep(Duration::from_millis(500)).await;
+            machine.disks[1].clear_faults();
+            let cleared = handle.spawn(Class::Background, {
+                let pool = pool.clone();
+                async move { pool.clear_device(failing).await.unwrap() }
+            });
+            while state() == LeafState::Faulted {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+            drop((tx, head));
+            assert!(cleared.await.is_ok(), "{what}: it is cleared");
+            settle(&handle, &pool, &what).await;
+            pool.scrub(ScrubSince::Ever).await.unwrap();
+            let scan = ended(&handle, &pool).await;
+            assert_eq!((scan.error_count, scan.processed_bytes), (0, 0), "{what}: nothing is left to be repaired");
+            export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
+}
+
+/// A disk refuses some writes of its resilver, and is well again: `online` asks for what it lacks, though the resilver that is under way is of all that.
+#[test]
+fn a_disk_that_refused_writes_of_its_resilver_gets_them_when_it_is_asked_online() {
+    for seed in 1..4 {
+        let what = format!("refused, seed {seed}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(50), ..Latency::default() };
+        let machine = machine_of(&runtime, 2, latency);
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+            attend_in_steps(&pool, 1);
+            change(&pool, seed, 4).await;
+            let failing = leaf(&pool, 1);
+            pool.offline_device(failing, Offline::default()).await.unwrap();
+            change(&pool, seed + 10, 6).await;
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            handle.sleep(Duration::from_millis(500)).await;
+            let refused = Arc::new(AtomicU64::new(0));
+            let counted = refused.clone();
+            machine.disks[1].set_faults(move |request, _| match request.kind {
+                RequestKind::Write if counted.fetch_add(1, Ordering::SeqCst) < 4 => {
+                    Fault::Error(std::io::ErrorKind::Other)
+                }
+                _ => Fault::None,
+            });
+            while refused.load(Ordering::SeqCst) < 4 {
+                handle.sleep(Duration::from_millis(10)).await;
+            }
+            machine.disks[1].clear_faults();
+            handle.sleep(Duration::from_millis(100)).await;
+            let scan = pool.scan().await.unwrap();
+            assert!(scan.is_some_and(|scan| scan.state == ScanState::SCANNING), "{what}: it is under way");
+            pool.online_device(failing, Vec::new()).await.unwrap();
+            settle(&handle, &pool, &what).await;
+            export_whole(&handle, &machine, pool, &what).await;
+        });
+    }
+}
+
+/// Found by schedules, once: a distributed spare is rebuilt, disks are pulled meanwhile, and another one is to go offline. The verb is answered.
+#[test]
+fn offline_is_answered_while_a_distributed_spare_is_rebuilt_and_disks_are_pulled() {
+    const ONE_SPARE: Layout = &[(TopKind::Draid { parity: 2, data: Some(3), spares: 1 }, 7)];
+    const ANSWERED: Duration = Duration::from_secs(900);
+    let pull = |machine: &Machine, at: usize| {
+        machine.disks[at].crash(Crash::Random);
+        machine.disks[at].power_on();
+        machine.disks[at].set_faults(|_, _| Fault::Error(std::io::ErrorKind::NotConnected));
+    };
+    for seed in 1..13 {
+        let what = format!("pulled beside a rebuild, seed {seed}");
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 7, if seed % 2 == 0 { Latency::default() } else { slow() });
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = live(&handle, &machine, ONE_SPARE, small()).await;
+            change(&pool, seed, 6).await;
+            attend(&pool);
+            pool.take_spares();
+            let view = pool.view(&ImportOptions::default()).await.unwrap();
+            let spare = view.spares().await.unwrap()[0].guid;
+            drop(view);
+            let options = AttachOptions {
+                old: leaf(&pool, 1),
+                new: NewDevice::Spare(spare),
+                is_replacing: true,
+                is_sequential: true,
+                ashift: None,
+                seed: None,
+            };
+            pool.attach_device(options).await.unwrap();
+            pull(&machine, 1);
+            change(&pool, seed + 10, 1).await;
+            handle.sleep(Duration::from_millis(rng.below(200))).await;
+            machine.disks[1].clear_faults();
+            pull(&machine, 5);
+            handle.sleep(Duration::from_millis(rng.below(150))).await;
+            let offline = pool.offline_device(leaf(&pool, 2), Offline::default());
+            assert!(handle.timeout(ANSWERED, offline).await.is_some(), "{what}: {:?}", pool.tree().unwrap().status());
+            assert!(handle.timeout(ANSWERED, change(&pool, seed + 20, 1)).await.is_some(), "{what}: a change");
+            assert_eq!(pool.suspended(), None, "{what}");
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// Found by schedules: a disk is away while another one is resilvered, and is back in the txg in which that resilver ends. It was passed over, and has a
+/// resilver of its own.
+#[test]
+fn a_disk_that_is_back_as_a_resilver_ends_is_not_taken_for_resilvered() {
+    let mut met = 0;
+    for (layout, count) in [
+        (&[(TopKind::Mirror, 3)][..], 3),
+        (&[(TopKind::Raidz { parity: 2 }, 5)][..], 5),
+        (&[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)][..], 6),
+    ] {
+        for pause_ms in [30, 300, 3000, 10_000] {
+            let what = format!("back after {pause_ms} ms, {layout:?}");
+            let runtime = Runtime::simulated(pause_ms);
+            let handle = runtime.handle();
+            let latency = Latency { read: Duration::from_millis(10), ..Latency::default() };
+            let machine = machine_of(&runtime, count, latency);
+            runtime.block_on(async {
+                let pool = live(&handle, &machine, layout, small()).await;
+                attend_in_steps(&pool, 4);
+                change(&pool, 1, 4).await;
+                let [first, second] = [leaf(&pool, 1), leaf(&pool, 2)];
+                pool.offline_device(first, Offline::default()).await.unwrap();
+                change(&pool, 2, 2).await;
+                pool.offline_device(second, Offline::default()).await.unwrap();
+                change(&pool, 3, 4).await;
+                pool.online_device(first, Vec::new()).await.unwrap();
+                // No txg ends as long as a client is amid a change, and no scan does.
+                let head = pool.open_head("written").await.unwrap();
+                let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+                handle.sleep(Duration::from_millis(pause_ms)).await;
+                let scan = pool.scan().await.unwrap();
+                met += u64::from(scan.is_some_and(|scan| scan.state == ScanState::SCANNING));
+                let online = handle.spawn(Class::Background, {
+                    let pool = pool.clone();
+                    async move { pool.online_device(second, Vec::new()).await.unwrap() }
+                });
+                while !pool.tree().unwrap().is_leaf_online(second) {
+                    handle.sleep(Duration::from_millis(1)).await;
+                }
+                drop((tx, head));
+                assert!(online.await.is_ok(), "{what}: it is online");
+                settle(&handle, &pool, &what).await;
+                pool.scrub(ScrubSince::Ever).await.unwrap();
+                let scan = ended(&handle, &pool).await;
+                assert_eq!((scan.error_count, scan.processed_bytes), (0, 0), "{what}: nothing is left to be repaired");
+                export_whole(&handle, &machine, pool, &what).await;
+            });
+        }
+    }
+    assert!(met > 4, "{met} came back while another disk was resilvered");
 }

@@ -14,6 +14,8 @@ mod bug_tests;
 #[cfg(test)]
 mod error_tests;
 mod errors;
+#[cfg(test)]
+mod label_tests;
 pub(crate) mod reads;
 mod sorted;
 #[cfg(test)]
@@ -23,6 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_format::dsl::ScanFunction;
+use cenote_format::ids::Txg;
 use cenote_spa::{ImportOptions, Pool, ScanRange, ScanReport, ScanSeat, ScanWork, SpaError, View, WeakPool};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Class, Handle, Instant, boxed};
@@ -100,6 +104,9 @@ async fn work(
         let views = LaterViews { pool, from: task.max_txg };
         match walked((handle, &views), cursor.clone(), &mut sink, step_blocks).await {
             (_, true) => {
+                if task.function == ScanFunction::SCRUB && task.min_txg == Txg(0) {
+                    sink.kept.processed_bytes += mended_labels(pool).await;
+                }
                 seat.report(round, std::mem::take(&mut sink.kept), None);
                 recorded((handle, pool, seat), round).await;
                 finish_replacing(pool).await;
@@ -116,6 +123,15 @@ async fn work(
         if seat.is_wanted(round) {
             handle.sleep(if is_lost { LOST_AFTER } else { AGAIN_AFTER }).await;
         }
+    }
+}
+
+/// Has damaged labels written again, now that all blocks are right: their bytes. A pool that is closed meanwhile, or suspended, has its labels read at
+/// its opening.
+async fn mended_labels(pool: &WeakPool) -> u64 {
+    match pool.upgrade() {
+        Some(pool) => pool.mend_labels().await.unwrap_or(0),
+        None => 0,
     }
 }
 

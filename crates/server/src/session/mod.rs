@@ -412,7 +412,11 @@ impl Session {
     /// Finds a pool as [`Session::open_pool`] does, with the options for importing it. A process that is about to close it is waited for.
     #[boxed]
     pub async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
-        let located = self.locate_now(name).await?;
+        let located = match self.locate_now(name).await {
+            // A process that has the pool open does without the labels by which others find its devices.
+            Err(error) => return Err(self.owner_of_lost(name).map_or(error, ServerError::from)),
+            Ok(located) => located,
+        };
         let has_waited = self.await_end(&located.0).await?;
         // A process may have closed the pool and ended since its labels were read.
         let is_old = has_waited || (self.served.is_none() && located.0.state() == PoolState::Active);
@@ -635,6 +639,11 @@ impl Session {
         }
         pools.sort_by(|a, b| a.name().cmp(b.name()));
         Ok((pools, failed))
+    }
+
+    /// The same of a pool whose devices cannot be found, if it may be asked.
+    fn owner_of_lost(&self, name: &str) -> Option<Owned> {
+        if self.may_send && self.served.is_none() { self.owned_by_name(name) } else { None }
     }
 
     /// The process that has the pool with this name or guid, and takes commands for it.

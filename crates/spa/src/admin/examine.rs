@@ -37,9 +37,9 @@ use crate::sync::Syncer;
 use crate::sync::devices::forget_diagnosis;
 
 /// Devices looked at, at once.
-const LOOKS_MAX: usize = 32;
+pub(super) const LOOKS_MAX: usize = 32;
 /// A device that has not answered after this long is not judged by its label.
-const LOOK_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A used device that is not what it was.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ async fn look(disk: &Disk, pool: Guid, guid: Guid) -> Option<String> {
 }
 
 impl Syncer {
-    fn used_disks(&self, which: Which) -> Vec<(Guid, Disk)> {
+    pub(super) fn used_disks(&self, which: Which) -> Vec<(Guid, Disk)> {
         let root_vdev = &self.devices.root_vdev;
         let top_of = |guid| root_vdev.top_of(guid).map(|(vdev, _)| vdev);
         let is_meant = |guid: Guid| match which {

@@ -13,6 +13,7 @@ mod evacuate;
 pub(crate) mod examine;
 mod expand;
 pub(crate) mod expansion;
+mod labels;
 mod limits;
 pub(crate) mod offline;
 pub(crate) mod properties;

@@ -383,6 +383,7 @@ impl Syncer {
             lacks.insert(newest..self.txg.0);
             disk = Some(found.disk.clone()).filter(|_| reason.is_none());
         }
+        let was_used = self.devices.tree.is_leaf_online(guid);
         let paused = self.devices.tree.pause_mends().await;
         self.devices.tree.change_with(&next.config, disk.clone().map(|disk| (guid, disk)), [(guid, &lacks)])?;
         if disk.is_none() && next.disks.contains_key(&guid) {
@@ -391,6 +392,9 @@ impl Syncer {
         }
         drop(paused);
         self.jobs.scan.is_resilver_wanted = true;
+        if !was_used {
+            self.jobs.scan.leaf_is_back(guid);
+        }
         let state = state_of(&self.devices.tree.status(), guid).unwrap_or(VdevState::Unavailable);
         if let Some((disk, found)) = disk.zip(found).filter(|_| state.is_readable()) {
             next.disks.insert(guid, disk);

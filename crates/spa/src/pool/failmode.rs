@@ -10,7 +10,7 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Guid;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
-use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
+use cenote_vdev::tree::{Hang, LeafState, Suspension, VdevStatus};
 
 use crate::admin::examine::Which;
 use crate::admin::remove::Stopped;
@@ -140,23 +140,24 @@ impl Pool {
         resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
         self.clear_caches(None).await;
-        // One may have been emptied that never failed a request.
-        self.look_at_devices(Which::All).await?;
-        self.pardon(None).await?;
-        match self.take_log_devices_back().await {
-            // It has waited for its devices to be closed, and needs no log device any more.
+        match self.after_resumption().await {
+            // It has waited for its devices to be closed, and may be closed at any moment from here on.
             Err(_) if self.is_closing() => Ok(()),
-            taken => taken,
+            done => done,
         }
     }
 
-    /// Looks at devices, and tells of those that are not what they were. The end of a pool waits for its devices alone, not for this.
+    /// Has the devices used that were not while the pool was suspended.
+    async fn after_resumption(&self) -> Result<(), SpaError> {
+        // One may have been emptied that never failed a request.
+        self.look_at_devices(Which::All).await?;
+        self.pardon(None).await?;
+        self.take_log_devices_back().await
+    }
+
+    /// Looks at devices, and tells of those that are not what they were.
     async fn look_at_devices(&self, which: Which) -> Result<(), SpaError> {
-        match self.examine_devices(which).await {
-            Ok(lost) => lost.into_values().for_each(|lost| self.trouble(lost.told())),
-            Err(_) if self.is_closing() => {}
-            Err(error) => return Err(error),
-        }
+        self.examine_devices(which).await?.into_values().for_each(|lost| self.trouble(lost.told()));
         Ok(())
     }
 
@@ -171,9 +172,13 @@ impl Pool {
         self.look_at_devices(Which::Condemned(leaf)).await?;
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
+                let states = syncer.devices.tree.leaf_states();
                 let pardoned = syncer.devices.pardon(leaf)?;
                 syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
                 for leaf in &pardoned {
+                    if states.contains(&(*leaf, LeafState::Faulted)) {
+                        syncer.jobs.scan.leaf_is_back(*leaf);
+                    }
                     syncer.blocks.space.events.of_device("vdev_clear", *leaf);
                 }
                 Ok::<_, SpaError>(pardoned)

@@ -80,7 +80,16 @@ impl Shared {
                             return Ok::<_, SpaError>(None);
                         }
                         let gone = if verdict == Verdict::Fault { syncer.lose_if_gone(leaf).await? } else { None };
-                        Ok(if gone.is_some() { gone } else { syncer.devices.condemn(leaf, verdict)? })
+                        if gone.is_some() {
+                            return Ok(gone);
+                        }
+                        let was_used = syncer.devices.root_vdev.disks.contains_key(&leaf);
+                        let told = syncer.devices.condemn(leaf, verdict)?;
+                        // It may be used again before the txg ends, and what a resilver or a log writes meanwhile is not on it.
+                        if was_used && !syncer.devices.root_vdev.disks.contains_key(&leaf) {
+                            syncer.note_missed(syncer.txg, 1, [leaf]).await?;
+                        }
+                        Ok(told)
                     })
                 });
                 match condemned.await {

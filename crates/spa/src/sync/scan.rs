@@ -309,6 +309,8 @@ impl Syncer {
             let (phys, is_restart) = (*phys, std::mem::take(&mut self.jobs.scan.is_restart_wanted));
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
             if covers && phys.function == ScanFunction::RESILVER && !is_restart {
+                // Blocks that it could not write are missed still at its end.
+                self.jobs.scan.is_wanted_again = true;
                 return Ok(());
             }
             if !is_restart && self.mos.features.has("resilver_defer") && self.jobs.scan.is_far() {
@@ -389,6 +391,7 @@ impl Syncer {
             let value = ZapValue::from_u64(last.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
+        self.jobs.scan.is_resilver_wanted |= std::mem::take(&mut self.jobs.scan.is_wanted_again) && *is_complete;
         if self.end_deferral()? {
             self.jobs.scan.is_resilver_wanted = true;
             self.record_event("starting deferred resilver", &format!("errors={}", phys.error_count), None).await?;
@@ -401,7 +404,7 @@ impl Syncer {
 
     /// Takes out of the DTLs what the scan has made good.
     async fn shorten_dtls(&mut self, ended: &EndedScan) -> Result<(), SpaError> {
-        let EndedScan { phys, unrepaired, .. } = ended;
+        let EndedScan { phys, unrepaired, back, is_resumed, .. } = ended;
         let txg = self.txg;
         let Some(unrepaired) = unrepaired else { return Ok(()) };
         // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
@@ -421,8 +424,9 @@ impl Syncer {
                 .root_vdev
                 .vdev(guid)
                 .is_some_and(|(_, leaf)| leaf.resilver_txg.or(leaf.rebuild_txg).is_some());
-            let is_of_others = is_new && missed.ranges().last().is_some_and(|last| last.end > phys.max_txg.0);
-            if !is_covered || is_deferred || is_of_others {
+            let misses_more = missed.ranges().last().is_some_and(|last| last.end > phys.max_txg.0);
+            let is_of_others = (is_new || *is_resumed) && misses_more;
+            if !is_covered || is_deferred || is_of_others || back.contains(&guid) {
                 continue;
             }
             let mut left = missed.clone();

@@ -54,6 +54,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_format::label::{VDEV_PHYS_BYTES, VDEV_PHYS_OFFSET};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Group, Handle};
 
@@ -77,7 +78,7 @@ pub use write::{WriteContext, Written};
 use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::error::VdevError;
-use crate::fault::{ErrorCounts, Fault, FaultLog};
+use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog};
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
@@ -333,6 +334,15 @@ impl VdevTree {
     /// Counts bytes of a leaf that were damaged and were written again, other than blocks: labels.
     pub fn count_healed(&self, guid: Guid, bytes: u64) {
         self.topology().lookup(guid).inspect(|node| node.errors.count_healed(bytes));
+    }
+
+    /// Counts and reports a label of a leaf that is damaged. `address_bytes`: where the label begins on its device.
+    pub fn report_damaged_label(&self, guid: Guid, address_bytes: u64) {
+        let topology = self.topology();
+        let Some(node) = topology.lookup(guid) else { return };
+        let extent = Extent { address: address_bytes + VDEV_PHYS_OFFSET as u64, len: VDEV_PHYS_BYTES as u64 };
+        let context = ReadContext::new(Txg(0)).of_class(QueueClass::Scrub);
+        drop(topology.report(node, extent, FaultKind::Checksum, context));
     }
 
     /// The word for the policy by which mirrors are read.

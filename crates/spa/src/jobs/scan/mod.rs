@@ -26,7 +26,7 @@
 
 mod place;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -356,6 +356,10 @@ pub(crate) struct EndedScan {
     pub(crate) is_complete: bool,
     /// The txgs of blocks that could not be written again; none where an earlier process met errors, and nobody knows of which txgs.
     pub(crate) unrepaired: Option<Unrepaired>,
+    /// Leaves that came back while it went on: it may have passed them over before.
+    pub(crate) back: BTreeSet<Guid>,
+    /// An earlier process had a part of it, and nobody knows of the leaves that were away then but by what they have missed since.
+    pub(crate) is_resumed: bool,
 }
 
 /// The txgs of blocks that could not be written again.
@@ -399,10 +403,16 @@ pub(crate) struct Scan {
     unrepaired: Unrepaired,
     /// It met errors before this process had the pool, which does not know where.
     has_foreign_errors: bool,
+    /// An earlier process began it.
+    is_resumed: bool,
+    /// Leaves that came back since it began.
+    back: BTreeSet<Guid>,
     /// When the place was written.
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
     pub(crate) is_resilver_wanted: bool,
+    /// The same, while a resilver of all that leaves lack is under way: another one begins after it if they lack something still.
+    pub(crate) is_wanted_again: bool,
     /// A person wants devices that wait for the end of a resilver to have one now.
     pub(crate) is_restart_wanted: bool,
     pub(crate) tunables: ScanTunables,
@@ -425,6 +435,7 @@ impl Scan {
             let place = ScanPlace::read(mos, &phys, txg).await;
             scan.place = Some(place.unwrap_or_else(|_| ScanPlace::start()));
             (scan.kept_place, scan.has_foreign_errors) = (scan.place.clone(), phys.error_count > 0);
+            scan.is_resumed = true;
             scan.put();
         }
         Ok(scan)
@@ -448,6 +459,14 @@ impl Scan {
     /// The scan that is under way or paused, or the last.
     pub(crate) const fn phys(&self) -> Option<&ScanPhys> {
         self.phys.as_ref()
+    }
+
+    /// A leaf that was not used is used again. It wants a resilver, and the scan that is under way is none for it.
+    pub(crate) fn leaf_is_back(&mut self, guid: Guid) {
+        self.is_resilver_wanted = true;
+        if self.is_running() {
+            self.back.insert(guid);
+        }
     }
 
     /// True while there is one that has not ended.
@@ -512,7 +531,8 @@ impl Scan {
         (self.place, self.kept_place) = (Some(ScanPlace::start()), Some(ScanPlace::start()));
         self.progress = Progress { left_bytes: to_examine_bytes, ..Progress::default() };
         (self.has_foreign_errors, self.kept) = (false, Some(rooms.handle.now()));
-        self.unrepaired = Unrepaired::default();
+        (self.unrepaired, self.is_resumed) = (Unrepaired::default(), false);
+        self.back.clear();
         self.put();
         self.write(rooms).await
     }
@@ -602,7 +622,9 @@ impl Scan {
         self.put();
         self.write(rooms).await?;
         let unrepaired = std::mem::take(&mut self.unrepaired);
-        Ok(EndedScan { phys, is_complete, unrepaired: (!self.has_foreign_errors).then_some(unrepaired) })
+        let unrepaired = (!self.has_foreign_errors).then_some(unrepaired);
+        let (back, is_resumed) = (std::mem::take(&mut self.back), self.is_resumed);
+        Ok(EndedScan { phys, is_complete, unrepaired, back, is_resumed })
     }
 
     /// Writes the state with the place.
