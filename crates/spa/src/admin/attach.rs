@@ -297,7 +297,7 @@ impl Pool {
     }
 }
 
-/// What leaves of log vdevs lack.
+/// Txgs that leaves of log vdevs lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLeaves {
     /// Some that are in use lack what their siblings hold.
@@ -581,9 +581,9 @@ impl Syncer {
         Ok(detached)
     }
 
-    /// What leaves of log vdevs lack that are in use.
+    /// Txgs that leaves of log vdevs lack which are in use.
     #[must_use]
-    pub fn log_leaves(&self) -> LogLeaves {
+    pub(crate) fn log_leaves(&self) -> LogLeaves {
         let logs = self.devices.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
         let used = logs.flat_map(|(_, top)| top.leaves()).filter(|leaf| self.devices.tree.is_leaf_online(leaf.guid));
         let mut found = LogLeaves::Whole;

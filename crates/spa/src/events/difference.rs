@@ -46,7 +46,7 @@ pub(super) struct Difference {
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD_BYTES];
     word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_ne_bytes(word)
+    u64::from_le_bytes(word)
 }
 
 /// Words of both, as long as both reach, with their place.
@@ -143,8 +143,8 @@ impl Difference {
                 of(piece.good).zip(of(piece.bad))
             });
             let (good, bad) = found.unwrap_or_default();
-            sets.extend((!good & bad).to_ne_bytes());
-            clears.extend((good & !bad).to_ne_bytes());
+            sets.extend((!good & bad).to_le_bytes());
+            clears.extend((good & !bad).to_le_bytes());
         }
         Some((sets, clears))
     }

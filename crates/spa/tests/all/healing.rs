@@ -591,7 +591,7 @@ fn a_checksum_event_says_which_block_and_which_bits() {
                     let Some(NvValue::Uint8Array(set)) = list.value("bad_set_bits") else { panic!("{what}: {list:?}") };
                     let Some(NvValue::Uint8Array(clear)) = list.value("bad_cleared_bits") else { panic!("{what}") };
                     let both: Vec<u8> = set.iter().zip(clear).map(|(set, clear)| set | clear).collect();
-                    let mut word = vec![0; 8];
+                    let mut word = [0; 8];
                     word[FLIPPED_AT as usize % 8] = FLIPPED;
                     assert_eq!(both, word.repeat(ranges.len() / 2), "{what}: {list:?}");
                 }
