@@ -3,7 +3,7 @@
 use cenote_dsl::name::pool_of;
 use cenote_format::ids::Guid;
 use cenote_spa::features::Feature;
-use cenote_spa::{ImportOptions, Pool, PropertyValue};
+use cenote_spa::{ImportOptions, Pool, PropertyValue, SpaError};
 use cenote_taskq::boxed;
 
 use crate::compatibility::Lists;
@@ -97,11 +97,16 @@ impl SetVdevRequest {
 
     /// The vdev of a pool that it names.
     async fn vdev_of(&self, pool: &Pool) -> Result<Guid, AdminError> {
-        let mut found = Vec::new();
+        let (mut found, mut shown) = (Vec::new(), Vec::new());
         let view = pool.view(&ImportOptions::default()).await?;
         let root = view.vdevs();
         root.walk(&mut |vdev| {
             let is_at = |path: &str| path == self.vdev || path.rsplit('/').next() == Some(self.vdev.as_str());
+            // The path at which it was found, as it is shown: the recorded one may be another.
+            let leaf = view.found().leaves.get(&vdev.guid);
+            if leaf.is_some_and(|leaf| is_at(&leaf.disk.path().to_string())) {
+                shown.push(vdev.guid);
+            }
             let is_it = match vdev.guid == root.guid {
                 true => self.vdev == "root-0",
                 false => vdev.display_name() == self.vdev || vdev.path.as_deref().is_some_and(is_at),
@@ -110,8 +115,8 @@ impl SetVdevRequest {
                 found.push(vdev.guid);
             }
         });
-        match found[..] {
-            [guid] => Ok(guid),
+        match if shown.is_empty() { &found[..] } else { &shown[..] } {
+            [guid] => Ok(*guid),
             [] => Err(self.refused(format!("no such vdev in pool '{}'", self.pool))),
             _ => Err(self.refused("several vdevs have this name: use a guid")),
         }
@@ -136,7 +141,10 @@ impl Request for SetVdevRequest {
         self.check()?;
         let (name, value) = vdev_setting(&self.setting)?;
         let vdev = self.vdev_of(pool).await?;
-        Ok(pool.set_vdev_property(vdev, &name, value.as_ref()).await?)
+        match pool.set_vdev_property(vdev, &name, value.as_ref()).await {
+            Err(SpaError::Refused { what, .. }) => Err(self.refused(what)),
+            set => Ok(set?),
+        }
     }
 
     fn history_line(&self) -> Option<Line> {
@@ -171,7 +179,7 @@ impl Request for UpgradeRequest {
     }
 }
 
-/// Blocks of a pool's log of errors, to be read again: `zpool clear`.
+/// Devices of a pool that failed, to be used again, and blocks of its log of errors, to be read again: `zpool clear`.
 #[derive(Clone, Debug, Default)]
 pub struct ClearRequest(pub String);
 
@@ -185,6 +193,7 @@ impl Request for ClearRequest {
     #[boxed]
     async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
         pool.pardon(None).await?;
+        pool.use_faulted_again().await?;
         Ok(pool.check_errors_again().await.map(drop)?)
     }
 

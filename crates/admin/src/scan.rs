@@ -62,7 +62,7 @@ impl Request for ScrubRequest {
     async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
         match self.action {
             ScrubAction::Pause => pool.pause_scrub().await?,
-            ScrubAction::Stop => pool.stop_scan().await?,
+            ScrubAction::Stop => pool.stop_scrub().await?,
             action => {
                 // One that a command has left goes on with the next one.
                 let scan = pool.scan().await?.filter(is_active);

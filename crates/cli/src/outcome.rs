@@ -8,6 +8,7 @@ use cenote_admin::AdminError;
 use cenote_admin::values::ValueError;
 pub(crate) use cenote_admin::values::WrongUse;
 use cenote_image::ImageError;
+use cenote_listing::ListError;
 use cenote_server::{Owned, ServerError, add_cause};
 
 /// How a command that ran to its end ended.
@@ -101,6 +102,7 @@ pub(crate) fn is_wrong_use(error: &anyhow::Error) -> bool {
     error.is::<WrongUse>()
         || is_of_server
         || matches!(error.downcast_ref(), Some(ImageError::Use(_)))
+        || matches!(error.downcast_ref(), Some(ListError::Property(_)))
         || matches!(error.downcast_ref(), Some(ValueError::Syntax(_)))
         || error.chain().any(|cause| cause.is::<WrongUse>())
 }

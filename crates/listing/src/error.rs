@@ -24,9 +24,12 @@ pub enum ListError {
     /// An error about a volume of the pool.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A word names no vdev, or no property.
+    /// A word names no vdev.
     #[error(transparent)]
     WrongUse(#[from] WrongUse),
+    /// A list of properties has one that is none.
+    #[error("{0}")]
+    Property(WrongUse),
     /// An error of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),

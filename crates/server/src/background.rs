@@ -68,6 +68,14 @@ pub struct GoingOptions {
 }
 
 impl GoingOptions {
+    /// Tells a person how to unmount what is mounted at a folder, where there is one, which ends the command.
+    pub(crate) fn unmount(&self, at: Option<&Path>) -> String {
+        match at.filter(|_| self.background) {
+            Some(at) => format!("'cenote unmount {}' to unmount", at.display()),
+            None => self.end("unmount"),
+        }
+    }
+
     /// Tells a person how to `verb`, which ends the command: by an interrupt, or in the background by a signal to the process.
     pub fn end(&self, verb: &str) -> String {
         match self.background {

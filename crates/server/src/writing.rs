@@ -276,7 +276,9 @@ pub(crate) async fn open_with_devices(session: &Session, name: &str) -> Result<(
     }
     if let Some((_, who)) = server_of(&found) {
         let holder = Holder { pid: Some(who.pid) };
-        return Err(refused(format!("cannot open '{name}' for writing: it is in use by {holder}")));
+        return Err(refused(format!(
+            "cannot open '{name}' for writing: it is in use by {holder}; 'zpool export {name}' has that write everything and end"
+        )));
     }
     let mut devices = device_paths(&found)?;
     let last = owners::note_gone_owner(&found, &mut how);

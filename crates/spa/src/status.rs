@@ -1,7 +1,11 @@
 //! The health of a pool, as `zpool status` judges it.
 
+use std::collections::BTreeSet;
+
 use cenote_format::dsl::{RebuildState, ScanFunction, ScanState};
+use cenote_format::ids::Guid;
 use cenote_taskq::boxed;
+use cenote_vdev::config::VdevKind;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::features::FeatureState;
@@ -95,7 +99,13 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
     if is_unverified {
         return Ok(Some(Condition::Rebuilt));
     }
-    let of_devices = device_condition(devices);
+    let mut replacing = BTreeSet::new();
+    pool.vdevs().walk(&mut |vdev| {
+        if vdev.kind == VdevKind::Replacing {
+            replacing.insert(vdev.guid);
+        }
+    });
+    let of_devices = condition_of(devices, &replacing);
     if of_devices.is_some_and(|condition| condition < Condition::DataErrors) {
         return Ok(of_devices);
     }
@@ -154,7 +164,12 @@ pub(crate) async fn errata(pool: &View) -> Result<Option<u8>, SpaError> {
 /// The most urgent condition of the devices alone.
 #[must_use]
 pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
-    let has = |state| any_leaf(status, &|vdev| vdev.state == state);
+    condition_of(status, &BTreeSet::new())
+}
+
+/// [`device_condition`] where some vdevs are replacing ones: what goes of them is not told of, as in OpenZFS, if another of their devices is there.
+fn condition_of(status: &VdevStatus, replacing: &BTreeSet<Guid>) -> Option<Condition> {
+    let has = |state| any_that_stays(status, replacing, state);
     let (is_faulted, is_missing) = (has(VdevState::Faulted), has(VdevState::Unavailable));
     let is_lost = status.state == VdevState::Unavailable;
     if any_leaf(status, &|vdev| vdev.coarse.is_some()) {
@@ -185,6 +200,17 @@ pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
         return Some(Condition::DeviceErrors);
     }
     has(VdevState::Offline).then_some(Condition::OfflineDevice)
+}
+
+/// Whether a leaf is in a state, without those that another one has the place of.
+fn any_that_stays(vdev: &VdevStatus, replacing: &BTreeSet<Guid>, state: VdevState) -> bool {
+    if vdev.children.is_empty() {
+        return vdev.state == state;
+    }
+    if replacing.contains(&vdev.guid) && vdev.state.is_readable() {
+        return false;
+    }
+    vdev.children.iter().any(|child| any_that_stays(child, replacing, state))
 }
 
 fn any_leaf(status: &VdevStatus, test: &dyn Fn(&VdevStatus) -> bool) -> bool {

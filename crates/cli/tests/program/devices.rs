@@ -14,7 +14,7 @@ use common::images::Images;
 use common::mounted::{End, Mounted, can_mount};
 
 /// A pool of one layout, and files for more.
-fn made(layout: &[&str], count: usize) -> Images {
+pub(crate) fn made(layout: &[&str], count: usize) -> Images {
     let images = Images::made(layout, count, &[]);
     for name in ["x", "y", "z"] {
         File::create(images.dir.join(name)).unwrap().set_len(80 << 20).unwrap();
@@ -316,7 +316,7 @@ fn devices_go_and_come_in_a_pool_that_commands_open() {
 }
 
 /// Does something while a server has the pool, for its volume `v`.
-fn served(images: &Images, work: impl FnOnce()) {
+pub(crate) fn served(images: &Images, work: impl FnOnce()) {
     let socket = images.cache.path().join("nbd.sock");
     let mut serve = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "mine"]);
     let mut server = serve.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

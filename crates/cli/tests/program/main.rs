@@ -8,6 +8,7 @@ mod change;
 mod classes;
 mod common;
 mod control;
+mod daily;
 mod devices;
 mod diff;
 mod events;

@@ -53,6 +53,10 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "One or more devices could not be used because the label is missing or\n\tinvalid.  Sufficient replicas exist for the pool to continue\n\tfunctioning in a degraded state.",
             "Replace the device using 'zpool replace'.",
         ),
+        Condition::MissedTxgs if is_worked_on => (
+            "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
+            "Leave all devices attached.  The resilver begins by itself; 'zpool resilver'\n\tbegins it at once.",
+        ),
         Condition::MissedTxgs => (
             "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
             "Leave all devices attached, and run 'zpool resilver', or mount the pool:\n\tit is resilvered meanwhile.",

@@ -18,7 +18,7 @@ use serde_json::{Map, json};
 use super::iostat::VdevIo;
 use super::{Facts, Names, Tree, Vdev};
 use crate::datasets::{Cell, Source};
-use crate::error::Result;
+use crate::error::{ListError, Result};
 use crate::gettable::{Field, Got, Gotten};
 use crate::tables::{Form, Listed};
 
@@ -197,7 +197,7 @@ pub async fn get_vdevs(
     form: Form,
     counted: Option<Vec<(Guid, LeafIo)>>,
 ) -> Result<Listed> {
-    let asked = asked(list)?;
+    let asked = asked(list).map_err(ListError::Property)?;
     let tree = facts.tree(names).await?;
     let vdevs = named_vdevs(&tree, words).map_err(|word| {
         WrongUse::new(format!("Cannot get properties of {word}: no such vdev in pool '{}'", facts.pool.name()))

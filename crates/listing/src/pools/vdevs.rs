@@ -142,6 +142,8 @@ pub struct Vdev {
     pub slow_ios: u64,
     /// It waits for the end of a resilver that began before it was there.
     pub awaits_resilver: bool,
+    /// A leaf that is rebuilt sequentially, and has not everything yet.
+    pub is_rebuilt: bool,
     /// It is being removed.
     pub is_removing: bool,
     /// Space is allocated from it.
@@ -448,6 +450,7 @@ impl Builder<'_> {
             errors: status.errors,
             slow_ios: status.slow_ios,
             awaits_resilver: config.resilver_deferred,
+            is_rebuilt: config.rebuild_txg.is_some(),
             is_removing: config.removing,
             is_allocating: !config.non_allocating,
             sizes: Sizes::default(),
@@ -556,6 +559,7 @@ impl Builder<'_> {
             errors: ErrorTotals::default(),
             slow_ios: 0,
             awaits_resilver: false,
+            is_rebuilt: false,
             is_removing: false,
             is_allocating: true,
             sizes,

@@ -68,7 +68,7 @@ pub async fn mount(
             opened?;
             for of in pools.all() {
                 let at = of.mounts.mount(&of.pool, dataset, at, &options).await?;
-                let end = going.options().end("unmount");
+                let end = going.options().unmount(Some(&at));
                 console.note(&format!("'{dataset}' is mounted at {} for writing; {end}", at.display()));
             }
             Ok::<_, ServerError>(None)
@@ -81,7 +81,7 @@ pub async fn mount(
     session.say_notes(pool.name(), pool.notes());
     let _reading = note_reading(session, &pool).await;
     let mount = cenote_fuse::mount(handle, &pool, dataset, at, &options, report(session)).await?;
-    let end = going.options().end("unmount");
+    let end = going.options().unmount(Some(mount.mountpoint()));
     console.note(&format!("'{dataset}' is mounted at {}; {end}", mount.mountpoint().display()));
     going.ready(&**console)?;
     ending::wait_for(handle, &**console, &[Arc::new(mount)], signals).await?;

@@ -256,7 +256,8 @@ impl<'a> MountPoints<'a> {
             [(name, mount)] => format!("'{name}' is at {},", mount.mountpoint().display()),
             mounts => format!("{} file systems are", mounts.len()),
         };
-        let end = going.options().end("unmount");
+        let only = if let [(_, mount)] = &self.mounts[..] { Some(mount.mountpoint()) } else { None };
+        let end = going.options().unmount(only);
         console.warn(&format!("{described} mounted read-only ('-o rw' mounts one to be written); {end}"));
         going.ready(&**console)?;
         let mounts: Vec<_> = self.mounts.into_iter().map(|(_, mount)| mount).collect();

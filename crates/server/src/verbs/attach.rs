@@ -12,7 +12,7 @@ use cenote_spa::{NewDevice, TopKind, stands_for};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevStatus;
 
-use super::remove::{Device, find_devices};
+use super::remove::{Device, Named};
 use crate::Session;
 use crate::error::{Result, ServerError, refused};
 
@@ -73,9 +73,8 @@ impl Attaching {
     pub async fn carry_out(self, session: &Session) -> Result<()> {
         let ashift = self.ashift()?;
         let word = self.new.clone().unwrap_or_else(|| self.old.clone());
-        let (mut found, _) =
-            find_devices(session, self.verb(), &self.pool, &self.folder, std::slice::from_ref(&self.old)).await?;
-        let Some(old) = found.pop() else {
+        let named = Named::read(session, &self.pool).await?;
+        let Some(old) = named.find(self.verb(), &self.pool, &self.folder, &self.old)? else {
             return Err(self.refused(&word, "no such device in pool"));
         };
         let old = NamedDevice::from(old);
@@ -104,11 +103,17 @@ impl Attaching {
         }
         let in_place = self.new.is_none();
         let is_used = |guid| is_readable(&status, guid);
-        if (in_place && is_used(old.guid))
-            || (!in_place
-                && leaves.leaves().iter().any(|leaf| leaf.path.as_deref().is_some_and(same) && is_used(leaf.guid)))
-        {
+        if in_place && is_used(old.guid) {
             return Err(self.refused(&word, &format!("{word} is busy, or device removal is in progress")));
+        }
+        // A short name stands for a device in `/dev` too.
+        let meant = parse_layout_in(&self.folder, std::slice::from_ref(&word)).ok();
+        let meant = meant.and_then(|layout| layout.paths().next()?.canonicalize().ok());
+        let is_it = |path: &str| same(path) || (meant.is_some() && Path::new(path).canonicalize().ok() == meant);
+        let is_own = !in_place
+            && leaves.leaves().iter().any(|leaf| leaf.path.as_deref().is_some_and(is_it) && is_used(leaf.guid));
+        if is_own {
+            return Err(self.refused(&word, &format!("{word} is busy: it is part of active pool '{}'", self.pool)));
         }
         let mut paths = Vec::new();
         let new = match spare.filter(|_| self.is_replacing) {
@@ -168,6 +173,14 @@ impl Attaching {
             }
             Ok::<_, ServerError>(())
         })?;
+        if session.served().is_none() && !self.waits {
+            let (pool, what) = (
+                &self.pool,
+                if is_expansion { "the expansion has only begun" } else { "the new device lacks the data yet" },
+            );
+            session
+                .advise(format!("{what}: 'zpool resilver {pool}' goes on with it, or a mount ('cenote mount --rw')"));
+        }
         // A command that opened the pool has done the work by now.
         if let Some(pool) = session.served().filter(|_| self.waits) {
             let activity = match (self.is_replacing, is_expansion) {

@@ -53,28 +53,59 @@ pub async fn find_devices(
     folder: &Path,
     words: &[String],
 ) -> Result<(Vec<Device>, bool)> {
-    // The pool is opened for writing only if there is something to remove.
-    let view = session.open_pool(pool).await?;
-    let mut all = Vec::new();
-    for top in &view.vdevs().children {
-        top.walk(&mut |vdev| all.push(vdev.clone()));
-    }
-    all.retain(|vdev: &VdevConfig| vdev.kind != VdevKind::Hole);
-    all.extend(view.spares().await?);
-    all.extend(view.cache_devices().await?);
-    view.close().await;
-    drop(view);
-    // If this command kept a view of an earlier txg, a log device could not become empty.
-    session.let_go_of_views();
+    let all = Named::read(session, pool).await?;
     let mut found = Vec::new();
     for word in words {
-        match find(&all, verb, pool, folder, word)? {
+        match all.find(verb, pool, folder, word)? {
             Some(device) => found.push(device),
             None => session.warn(format!("cannot {verb} {word}: no such device in pool")),
         }
     }
     let is_all = found.len() == words.len();
     Ok((found, is_all))
+}
+
+/// The vdevs of a pool, by their names.
+pub(crate) struct Named {
+    /// Each with the path at which its device was found, as it is shown: the recorded one may be another (`zpool set path=`).
+    all: Vec<(VdevConfig, Option<String>)>,
+}
+
+impl Named {
+    /// Reads those of a pool. It is opened for writing only if there is something to change.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn read(session: &Session, pool: &str) -> Result<Self> {
+        let view = session.open_pool(pool).await?;
+        let mut all = Vec::new();
+        for top in &view.vdevs().children {
+            top.walk(&mut |vdev| all.push(vdev.clone()));
+        }
+        all.retain(|vdev: &VdevConfig| vdev.kind != VdevKind::Hole);
+        all.extend(view.spares().await?);
+        all.extend(view.cache_devices().await?);
+        let shown = |vdev: VdevConfig| {
+            let leaf = view.found().leaves.get(&vdev.guid);
+            let recorded = || vdev.path.as_deref().map(str::to_owned);
+            let path = leaf.map(|leaf| leaf.disk.path().to_string()).or_else(recorded);
+            (vdev, path)
+        };
+        let all = all.into_iter().map(shown).collect();
+        view.close().await;
+        drop(view);
+        // If this command kept a view of an earlier txg, a log device could not become empty.
+        session.let_go_of_views();
+        Ok(Self { all })
+    }
+
+    /// The only vdev that a word names; none if there is none.
+    ///
+    /// # Errors
+    /// It names several.
+    pub(crate) fn find(&self, verb: &str, pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
+        find(&self.all, verb, pool, folder, word)
+    }
 }
 
 /// Carries out work on the devices that words name, or on all of the pool. True if all was done; failures are reported.
@@ -111,21 +142,31 @@ async fn leaves_of(session: &Session, pool: &str) -> Result<Vec<NamedDevice>> {
     Ok(named)
 }
 
-/// The only vdev that a word names.
-fn find(all: &[VdevConfig], verb: &str, pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
+/// The only vdev that a word names: by the path at which it was found, or else by the recorded one.
+fn find(
+    all: &[(VdevConfig, Option<String>)],
+    verb: &str,
+    pool: &str,
+    folder: &Path,
+    word: &str,
+) -> Result<Option<Device>> {
     let given = folder.join(word);
     let given = given.canonicalize().unwrap_or(given);
     let at = &given;
-    let is_named = |vdev: &&VdevConfig| {
-        let is_at = |path: &str| {
-            let path = Path::new(path);
-            path == Path::new(word)
-                || path.file_name().is_some_and(|name| name == word)
-                || path.canonicalize().is_ok_and(|path| path == *at)
-        };
+    let is_at = |path: &str| {
+        let path = Path::new(path);
+        path == Path::new(word)
+            || path.file_name().is_some_and(|name| name == word)
+            || path.canonicalize().is_ok_and(|path| path == *at)
+    };
+    let is_found = |(_, path): &&(VdevConfig, Option<String>)| path.as_deref().is_some_and(is_at);
+    let is_named = |(vdev, _): &&(VdevConfig, Option<String>)| {
         word == vdev.guid.0.to_string() || word == vdev.display_name() || vdev.path.as_deref().is_some_and(is_at)
     };
-    let mut found: Vec<&VdevConfig> = all.iter().filter(is_named).collect();
+    let mut found: Vec<&VdevConfig> = all.iter().filter(is_found).map(|(vdev, _)| vdev).collect();
+    if found.is_empty() {
+        found = all.iter().filter(is_named).map(|(vdev, _)| vdev).collect();
+    }
     // A spare in use is in the tree and in the list.
     found.sort_by_key(|vdev| vdev.guid);
     found.dedup_by_key(|vdev| vdev.guid);

@@ -260,6 +260,22 @@ impl Pool {
         }
         Ok(())
     }
+
+    /// Takes devices into use again that a person has had faulted (`zpool offline -f`): all of them. One that cannot be used is told of.
+    ///
+    /// # Errors
+    /// The pool is closed or suspended.
+    #[boxed]
+    pub async fn use_faulted_again(&self) -> Result<(), SpaError> {
+        for guid in self.peek(|syncer| syncer.devices.faulted_by_person()).await? {
+            match self.use_again(guid, Vec::new(), "vdev_clear").await {
+                Ok(onlined) => onlined.reason.into_iter().for_each(|reason| self.trouble(reason)),
+                Err(SpaError::Refused { what, .. }) => self.trouble(what),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A leaf that is to be used again.

@@ -111,6 +111,13 @@ pub(crate) struct Evacuation {
     progress: Progress,
 }
 
+impl Evacuation {
+    /// Whether it is this vdev that is evacuated now.
+    pub(crate) fn is_of(&self, vdev: VdevId) -> bool {
+        self.running.as_ref().is_some_and(|running| running.vdev == vdev)
+    }
+}
+
 impl Running {
     /// One that begins, with an empty mapping.
     pub(crate) fn new(

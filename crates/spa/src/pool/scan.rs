@@ -103,7 +103,16 @@ impl Pool {
         self.change(|syncer| Box::pin(syncer.pause_scrub(true))).await
     }
 
-    /// Gives the scrub up. (OpenZFS ends a resilver so, too, and it begins anew when the pool is opened.)
+    /// Gives the scrub up, or that of errors. A resilver goes on.
+    ///
+    /// # Errors
+    /// There is none, or a resilver is under way; or as [`Self::scrub`].
+    #[boxed]
+    pub async fn stop_scrub(&self) -> Result<(), SpaError> {
+        self.change(|syncer| Box::pin(syncer.stop_scrub())).await
+    }
+
+    /// Gives the scrub up, or the resilver, which begins anew when the pool is opened: what a person asks for is [`Self::stop_scrub`].
     ///
     /// # Errors
     /// There is none; or as [`Self::scrub`].

@@ -192,6 +192,13 @@ impl Devices {
             && self.root_vdev.is_recorded(leaf, AUX_STATE, EXCEEDED)
     }
 
+    /// Leaves that a person has had faulted. Those that failed are for [`Self::pardon`].
+    pub(crate) fn faulted_by_person(&self) -> Vec<Guid> {
+        let states = self.tree.leaf_states().into_iter();
+        let faulted = states.filter(|(_, state)| *state == LeafState::Faulted).map(|(guid, _)| guid);
+        faulted.filter(|guid| !self.root_vdev.is_recorded(*guid, AUX_STATE, EXCEEDED)).collect()
+    }
+
     /// Has condemned leaves used again: this one, or all. Which. A spare that stands for one goes when it has everything.
     pub(crate) fn pardon(&mut self, leaf: Option<Guid>) -> Result<Vec<Guid>, VdevError> {
         let mut pardoned = Vec::new();

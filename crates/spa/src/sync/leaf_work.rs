@@ -62,6 +62,11 @@ impl Syncer {
             let what = "its raidz is being expanded: wait for the end ('zpool wait -t raidz_expand')";
             return Err(SpaError::refused(Refusal::Busy, what));
         }
+        // The copies of its blocks are elsewhere soon, and it goes.
+        if starts && self.jobs.evacuation.is_of(vdev) {
+            let what = "its vdev is being removed: wait for the end ('zpool wait -t remove'), or give it up ('zpool remove -s')";
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
         let object = self.mos.objset.object(leaf.leaf_zap).await?;
         let key = (guid, kind);
         let mut record = LeafRecord::read(&object, kind).await?;

@@ -285,6 +285,18 @@ impl Syncer {
         }
     }
 
+    /// Gives the scrub up, or that of errors, as a person asks for.
+    ///
+    /// # Errors
+    /// There is none, or a resilver is under way: nothing would have it begin again (OpenZFS's `spa_scan_stop` refuses it, too).
+    pub(crate) async fn stop_scrub(&mut self) -> Result<(), SpaError> {
+        let is_resilver = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::RESILVER);
+        match self.jobs.scan.is_running() && is_resilver {
+            true => Err(busy(true)),
+            false => self.stop_scan().await,
+        }
+    }
+
     /// True if a leaf that could be resilvered has missed a part of the last txg: it would miss the next scan's repairs too.
     fn is_failing(&self) -> bool {
         let last = Txg(self.txg.0 - 1);
@@ -457,6 +469,9 @@ impl Syncer {
 }
 
 fn busy(is_resilver: bool) -> SpaError {
-    let what = if is_resilver { "resilvering" } else { "scrubbing" };
-    SpaError::refused(Refusal::Busy, format!("currently {what}; use 'zpool scrub -s' to cancel scrub"))
+    let what = match is_resilver {
+        true => "currently resilvering",
+        false => "currently scrubbing; use 'zpool scrub -s' to cancel scrub",
+    };
+    SpaError::refused(Refusal::Busy, what)
 }

@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         let view = context.open_pool(&args.pool).await?;
         // And what a process that had the pool has recorded of its devices.
-        let is_ailing = view.vdevs().leaves().iter().any(|leaf| leaf.state.degraded);
+        let is_ailing = view.vdevs().leaves().iter().any(|leaf| leaf.state.degraded || leaf.state.faulted);
         let has_errors = is_ailing || view.has_logged_errors().await?;
         view.close().await;
         drop(view);

@@ -86,6 +86,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let mut servers = protocol::servers();
         servers.retain(|(_, who)| args.pool.as_ref().is_none_or(|pool| who.is_called(pool)));
         if is_first && servers.is_empty() && !args.follow {
+            if let Some(pool) = &args.pool {
+                context.without_sending().check_reachable(pool).await?;
+            }
             let which = args.pool.as_ref().map_or_else(|| "a pool".to_owned(), |pool| format!("the pool '{pool}'"));
             bail!(
                 "no server has {which}: events are kept by 'cenote serve --rw' and 'cenote mount --rw', while they run"

@@ -98,9 +98,9 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     };
     let mut before: Vec<Counted> = Vec::new();
     let Repeats { interval, count } = repeats.unwrap_or(Repeats { interval: Duration::ZERO, count: Some(1) });
-    let (mut is_first, mut left) = (true, count);
+    let (mut is_first, mut has_shown, mut left) = (true, false, count);
     loop {
-        let (counted, only) = args.counted(context)?;
+        let (counted, only) = args.counted(context).await?;
         let told = args.scripts.as_ref().map(|names| {
             let of_pool = |pool: &VdevIo| {
                 pool.paths().into_iter().map(|path| (pool.name().to_owned(), path.to_owned())).collect::<Vec<_>>()
@@ -114,10 +114,13 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
                 context.out(time::stamp(context.handle(), how)? + "\n")?;
             }
             let width = table.name_width(counted.iter().map(|(pool, _)| pool));
-            let has_heading = (before.len() != counted.len() || table.has_vdevs()) && (is_first || !args.heading_once);
-            if (has_heading || (is_first && !skips)) && !args.scripted && !table.has_histograms() {
+            let is_other = before.len() != counted.len() || table.has_vdevs();
+            // An interval that was left out (`-y`) had no heading either.
+            let has_heading = !has_shown || (is_other && !args.heading_once);
+            if has_heading && !args.scripted && !table.has_histograms() {
                 context.out(table.heading(width))?;
             }
+            has_shown = true;
             for (pool, at) in &counted {
                 let earlier = before.iter().find(|(other, _)| other.name() == pool.name());
                 let (since, from) = earlier.map_or_else(|| (pool.clone(), 0), |(old, from)| (pool.since(old), *from));
@@ -139,7 +142,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
 
 impl Args {
     /// The counts of the pools that are meant, each from the process that has it, and the vdevs that are; none where the pools themselves are.
-    fn counted(&self, context: &Context) -> Result<(Vec<Counted>, Vec<NamedVdev>)> {
+    async fn counted(&self, context: &Context) -> Result<(Vec<Counted>, Vec<NamedVdev>)> {
         let words = &self.names_of;
         let servers = protocol::servers();
         let is_pool = |word: &String| servers.iter().any(|(_, who)| who.is_called(word));
@@ -156,6 +159,7 @@ impl Args {
             )
         };
         if let (true, Some(word)) = (servers.is_empty(), words.first()) {
+            context.without_sending().check_reachable(word).await?;
             return Err(no_server(word));
         }
         let counted = self.asked(context, servers, pools)?;
@@ -163,7 +167,10 @@ impl Args {
         for word in vdevs {
             let found = counted.iter().find_map(|(pool, _)| pool.named(word));
             match pools.first() {
-                None if found.is_none() => return Err(no_server(word)),
+                None if found.is_none() => {
+                    context.without_sending().check_reachable(word).await?;
+                    return Err(no_server(word));
+                }
                 Some(pool) if found.is_none() => {
                     bail!("'{word}' is no vdev of '{pool}', and no pool that a server has")
                 }

@@ -32,7 +32,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             if matches!(error, ServerError::Owned(_)) {
                 return Err(error.into());
             }
-            context.err(format!("cannot resilver {pool}: {error}"));
+            context.err(match error {
+                ServerError::NoSuchPool(_) => error.to_string(),
+                error => format!("cannot resilver {pool}: {error}"),
+            });
             failed = true;
         }
     }

@@ -19,7 +19,7 @@ use crate::time;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
-    /// Give the scrub up.
+    /// Give the scrub up. A resilver is not given up.
     #[arg(short = 's', conflicts_with_all = ["pause", "wait"])]
     stop: bool,
     /// Have the scrub wait, until 'zpool scrub' has it go on.
@@ -111,7 +111,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 ScrubAction::Pause => "pause scrubbing",
                 ScrubAction::Stop => "cancel scrubbing",
             };
-            context.err(format!("cannot {verb} {pool}: {error}"));
+            context.err(match error {
+                ServerError::NoSuchPool(_) => error.to_string(),
+                error => format!("cannot {verb} {pool}: {error}"),
+            });
             failed = true;
         }
     }

@@ -18,7 +18,7 @@ use crate::time;
 ///
 /// Error counts are those of the server that has the pool, or of this command's own reads; a kernel's counts are not kept in a
 /// pool. `cenote verify` reads everything. A device that has missed txgs (it was absent, or failed) is DEGRADED, followed by those
-/// txgs, until OpenZFS has resilvered it; so are the vdevs above it and the pool.
+/// txgs, until it is resilvered ('zpool resilver'; a mount or a server that has the pool does it by itself); so are the vdevs above it and the pool.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {

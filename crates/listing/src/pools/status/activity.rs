@@ -53,6 +53,11 @@ impl Activity {
         Some(format!("{percent}% {did}, {when} {}", time(self.time_s, "%a %b %e %H:%M:%S %Y")))
     }
 
+    /// Whether it was begun, and neither ended nor was suspended.
+    pub(super) const fn is_active(self) -> bool {
+        self.state == ACTIVE
+    }
+
     /// The bytes that are left, if it goes on.
     pub(super) const fn left_bytes(self) -> u64 {
         if self.state == ACTIVE { self.free_bytes.saturating_sub(self.done_bytes) } else { 0 }

@@ -1,12 +1,13 @@
 //! The work that is left of each activity of a pool, as `zpool wait` shows it at an interval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_format::dsl::{RebuildState, ScanFlags, ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_spa::LeafWorkKind;
 use cenote_taskq::boxed;
 use cenote_vdev::config::VdevKind;
+use cenote_vdev::tree::VdevStatus;
 
 use super::activity::Activity;
 use super::scan::{self, Scanned};
@@ -17,6 +18,7 @@ use crate::error::Result;
 #[derive(Clone, Debug, Default)]
 pub struct Left {
     bytes: BTreeMap<&'static str, u64>,
+    begun: BTreeSet<&'static str>,
 }
 
 impl Left {
@@ -27,14 +29,31 @@ impl Left {
     #[boxed]
     pub async fn read(facts: &Facts) -> Result<Self> {
         let scanned = scan::read(facts).await?;
-        let mut is_replacing = false;
+        let (mut is_replacing, mut is_replaced) = (false, false);
         facts.pool.vdevs().walk(&mut |vdev| {
             is_replacing |= matches!(vdev.kind, VdevKind::Replacing | VdevKind::Spare | VdevKind::DraidSpare { .. });
+            is_replaced |= vdev.kind == VdevKind::Replacing;
         });
+        let freeing_bytes = facts.freeing_bytes().await?;
+        let devices = facts.devices();
+        let mut leaves = devices.children.iter().filter(|top| !top.is_log).flat_map(VdevStatus::leaves);
+        let is_lacking = leaves.any(|leaf| leaf.state.is_readable() && !leaf.missed.is_empty());
+        let is_resilvered = is_lacking || scanned.is_resilvering();
+        let begun = [
+            ("discard", scanned.discarding.is_some()),
+            ("free", freeing_bytes > 0),
+            ("replace", is_replaced && is_resilvered),
+            ("remove", scanned.removal.as_ref().is_some_and(scan::Copying::is_begun)),
+            ("resilver", is_resilvered),
+            ("scrub", scanned.is_scrubbing()),
+            ("raidz_expand", scanned.expansions.iter().any(scan::Copying::is_begun)),
+        ];
+        let mut begun: BTreeSet<_> =
+            begun.into_iter().filter(|(_, is_begun)| *is_begun).map(|(word, _)| word).collect();
         let resilver = scanned.left_of(ScanFunction::RESILVER) + scanned.left_of_rebuilds();
         let mut bytes = BTreeMap::from([
             ("discard", scanned.discarding.unwrap_or(0)),
-            ("free", facts.freeing_bytes().await?),
+            ("free", freeing_bytes),
             ("replace", if is_replacing { resilver } else { 0 }),
             ("remove", scanned.removal.as_ref().map_or(0, scan::Copying::left_bytes)),
             ("resilver", resilver),
@@ -46,9 +65,19 @@ impl Left {
                 LeafWorkKind::Initialize => "initialize",
                 LeafWorkKind::Trim => "trim",
             };
+            if leaves.values().any(|activity| activity.is_active()) {
+                begun.insert(word);
+            }
             bytes.insert(word, of_leaves(&leaves));
         }
-        Ok(Self { bytes })
+        Ok(Self { bytes, begun })
+    }
+
+    /// Whether an activity, by its word, was begun and has not ended, whether or not a process works on it; of a resilver, whether a device
+    /// that is there lacks something, too. Not one that a person has paused.
+    #[must_use]
+    pub fn is_begun(&self, activity: &str) -> bool {
+        self.begun.contains(activity)
     }
 
     /// Of an activity by its word, such as `scrub`; 0 for one that nothing does.

@@ -417,7 +417,7 @@ impl Rows<'_> {
         if vdev.children.is_empty() {
             if vdev.awaits_resilver {
                 self.text.push_str("  (awaiting resilver)");
-            } else if self.is_resilvering && !vdev.missed.is_empty() {
+            } else if self.is_resilvering && (vdev.is_rebuilt || !vdev.missed.is_empty()) {
                 self.text.push_str("  (resilvering)");
             }
             let told = self.scripts.zip(vdev.path.as_deref()).map(|(scripts, path)| scripts.cells(pool, path));

@@ -111,7 +111,12 @@ pub(super) struct Copying {
     waits: Option<String>,
     /// The bytes that this process has copied, and the seconds that it took; none if none has the pool.
     here: Option<(u64, u64)>,
+    /// No process has the pool.
+    is_left: bool,
 }
+
+/// After the progress of what no process works on.
+const LEFT: &str = "nothing works on it now\n\t'zpool resilver', or a mount ('cenote mount --rw'), has it go on";
 
 /// Bytes of memory that the mappings of removed vdevs take, from the last one on.
 async fn mapping_bytes(view: &Facts, last: Option<VdevId>) -> Result<u64> {
@@ -125,6 +130,11 @@ async fn mapping_bytes(view: &Facts, last: Option<VdevId>) -> Result<u64> {
         at = indirect.previous;
     }
     Ok(bytes)
+}
+
+/// Whether a process has the pool.
+fn is_in_use(view: &Facts) -> bool {
+    view.devices.as_ref().is_some_and(|devices| devices().is_some())
 }
 
 /// The removal that a pool records.
@@ -143,6 +153,7 @@ async fn removal(view: &Facts) -> Result<Option<Copying>> {
         mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
         waits: None,
         here: copied_here(view, "remove"),
+        is_left: !is_in_use(view),
     }))
 }
 
@@ -192,6 +203,7 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
             mapping_bytes: 0,
             waits: if state == ScanState::SCANNING { waits_for(view, top) } else { None },
             here: copied_here(view, "raidz_expand"),
+            is_left: !is_in_use(view),
         });
     }
     Ok(found)
@@ -222,6 +234,7 @@ impl Copying {
             ScanState::SCANNING => {
                 let (rate, percent, left) = self.progress(now_s);
                 let left = match left {
+                    _ if self.is_left => LEFT.to_owned(),
                     left if left < 30 * 86_400 => format!("{} to go", minutes(left)),
                     _ => "(copy is slow, no estimated time)".to_owned(),
                 };
@@ -250,6 +263,7 @@ impl Copying {
                 let (rate, percent, left) = self.progress(now_s);
                 let left = match (&self.waits, left) {
                     (Some(reason), _) => format!("paused for resilver or clear\n\tthe expansion {reason}"),
+                    (None, _) if self.is_left => LEFT.to_owned(),
                     (None, left) if left < 30 * 86_400 => format!("{} to go", duration(left)),
                     (None, _) => "(copy is slow, no estimated time)".to_owned(),
                 };
@@ -265,6 +279,11 @@ impl Copying {
         }
     }
 
+    /// Whether it has not ended.
+    pub(super) fn is_begun(&self) -> bool {
+        self.state == ScanState::SCANNING
+    }
+
     /// Bytes that are left, if it goes on.
     pub(super) fn left_bytes(&self) -> u64 {
         match self.state {
@@ -276,7 +295,9 @@ impl Copying {
     /// Bytes in a second, the percentage that is done, and the seconds that the rest takes.
     fn progress(&self, now_s: u64) -> (u64, f64, u64) {
         let copied = self.copied_bytes.max(1);
-        let (done, took_s) = self.here.unwrap_or_else(|| (copied, now_s.saturating_sub(self.start_s)));
+        let all_s = now_s.saturating_sub(self.start_s);
+        // All copies of a job that this process began are its own, those of the last slices too, of which the job does not tell yet.
+        let (done, took_s) = self.here.filter(|(_, took_s)| *took_s + 1 < all_s).unwrap_or((copied, all_s));
         let rate = (done / took_s.max(1)).max(1);
         let percent = 100.0 * copied as f64 / self.to_copy_bytes.max(1) as f64;
         (rate, percent, self.to_copy_bytes.saturating_sub(copied) / rate)
@@ -301,7 +322,7 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let rebuilds = view.pool.rebuilds().await.into_iter();
     let rebuilds = rebuilds.map(|(top, phys)| Rebuilt { top: Top::of(top), phys }).collect();
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
-    let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
+    let is_in_use = is_in_use(view);
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
     Ok(Scanned {
         scan,
@@ -318,6 +339,15 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
 }
 
 impl Scanned {
+    /// Whether a scrub, of errors too, was begun and is not paused.
+    pub(super) fn is_scrubbing(&self) -> bool {
+        let is_paused = |scan: &ScanPhys| scan.flags.contains(ScanFlags::SCRUB_PAUSED);
+        let is_it = |scan: &ScanPhys| scan.function == ScanFunction::SCRUB && scan.state == ScanState::SCANNING;
+        let errors = self.error_scrub.as_ref();
+        self.scan.as_ref().is_some_and(|scan| is_it(scan) && !is_paused(scan))
+            || errors.is_some_and(|errors| errors.state == ScanState::ERROR_SCRUBBING && errors.paused_flags == 0)
+    }
+
     /// Whether a resilver or a sequential rebuild is under way.
     pub(super) fn is_resilvering(&self) -> bool {
         let is_it = |scan: &ScanPhys| scan.function == ScanFunction::RESILVER && scan.state == ScanState::SCANNING;
@@ -749,6 +779,7 @@ mod tests {
             mapping_bytes: 0,
             waits: None,
             here: None,
+            is_left: false,
         };
         assert_eq!(
             copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),
@@ -775,6 +806,11 @@ mod tests {
         assert_eq!(
             resumed.expansion_text(100_000, time),
             "expand: expansion of raidz1-1 in progress since @100\n\t5M / 8M copied at 768K/s, 62.50% done, 00:00:04 to go\n"
+        );
+        assert_eq!(
+            Copying { is_left: true, ..copying(ScanState::SCANNING, 2 << 20) }.expansion_text(102, time),
+            "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, nothing works on it now\n\t\
+             'zpool resilver', or a mount ('cenote mount --rw'), has it go on\n"
         );
         let reason = "waits until a is there and has all of its data".to_owned();
         assert_eq!(
