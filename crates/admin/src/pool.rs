@@ -104,7 +104,7 @@ impl SetVdevRequest {
             let is_at = |path: &str| path == self.vdev || path.rsplit('/').next() == Some(self.vdev.as_str());
             // The path at which it was found, as it is shown: the recorded one may be another.
             let leaf = view.found().leaves.get(&vdev.guid);
-            if leaf.is_some_and(|leaf| is_at(&leaf.disk.path().to_string())) {
+            if leaf.is_some_and(|leaf| is_at(leaf.disk.path().as_ref())) {
                 shown.push(vdev.guid);
             }
             let is_it = match vdev.guid == root.guid {

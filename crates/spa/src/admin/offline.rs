@@ -268,7 +268,7 @@ impl Pool {
     #[boxed]
     pub async fn use_faulted_again(&self) -> Result<(), SpaError> {
         for guid in self.peek(|syncer| syncer.devices.faulted_by_person()).await? {
-            match self.use_again(guid, Vec::new(), "vdev_clear").await {
+            match self.use_again(guid, Vec::new(), Again::Clear).await {
                 Ok(onlined) => onlined.reason.into_iter().for_each(|reason| self.trouble(reason)),
                 Err(SpaError::Refused { what, .. }) => self.trouble(what),
                 Err(error) => return Err(error),
