@@ -214,6 +214,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(multihost::Tunables::default().with(settings).numbers());
     all.extend(SendTunables::default().with(settings).numbers());
     all.extend(MountTunables::default().with(settings).numbers());
+    all.extend(SpareTunables::default().with(settings).numbers());
     all.extend(LivelistTunables::default().with(settings).numbers());
     all.extend(RemovalTunables::default().with(settings).numbers());
     all.extend(CondenseTunables::default().with(settings).numbers());
