@@ -496,7 +496,7 @@ fn a_resilver_that_is_opened_again_comes_back_to_what_it_could_not_write() {
     for (seed, is_cut) in [(31, false), (32, true)] {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let latency = Latency { read: Duration::from_millis(60), ..Latency::default() };
+        let latency = Latency { read: Duration::from_millis(15), ..Latency::default() };
         let machine = machine_of(&runtime, 2, latency);
         runtime.block_on(async {
             let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
@@ -520,18 +520,24 @@ fn a_resilver_that_is_opened_again_comes_back_to_what_it_could_not_write() {
                     false => Fault::None,
                 }
             });
-            let mut is_seen = false;
-            for _ in 0..200 {
+            let (begun, mut is_seen) = (handle.now(), false);
+            for _ in 0..1000 {
                 handle.sleep(Duration::from_millis(20)).await;
                 pool.sync().await.unwrap();
                 let Some(scan) = pool.scan().await.unwrap() else { continue };
                 assert_eq!(scan.state, ScanState::SCANNING, "it was over before it was cut");
-                if scan.processed_bytes > 256 << 10 {
+                if scan.processed_bytes > 256 << 10 && writes.load(Ordering::Relaxed) > 96 {
                     is_seen = true;
                     break;
                 }
             }
-            assert!(is_seen && writes.load(Ordering::Relaxed) > 96, "nothing was resilvered, or nothing failed");
+            assert!(
+                is_seen,
+                "{} writes in {:?}, {:?}",
+                writes.load(Ordering::Relaxed),
+                handle.now() - begun,
+                pool.scan().await
+            );
             machine.disks[0].clear_faults();
             if is_cut {
                 change(&pool, seed + 200).await;
