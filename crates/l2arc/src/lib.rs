@@ -205,6 +205,8 @@ impl L2arc {
                 this.gave_up(&device);
             }
             this.bound_memory();
+            // Blocks may wait that nobody could write before.
+            this.signals.offered.one();
         });
         true
     }
