@@ -424,6 +424,11 @@ impl Import<'_> {
             control.add_dtl(*guid, txgs);
             control.error_counts(*guid).inspect(|counts| counts.forgive_checksums());
         }
+        // One that has everything keeps the mark until it is verified.
+        let is_whole = |guid| missed.get(&guid).is_some_and(Dtl::is_empty) && !unnoted.contains_key(&guid);
+        for leaf in vdevs.leaves().into_iter().filter(|leaf| leaf.rebuild_txg.is_some() && is_whole(leaf.guid)) {
+            control.rebuild_ended(leaf.guid);
+        }
         drop(control);
         self.note_missed(&vdevs, &tree.status());
         self.pool(opened, vdevs, Leaves { missed, unnoted, late }).await

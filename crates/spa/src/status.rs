@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cenote_format::dsl::{RebuildState, ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_taskq::boxed;
-use cenote_vdev::config::VdevKind;
+use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::features::FeatureState;
@@ -19,6 +19,8 @@ const FEATURES_VERSION: u64 = 5000;
 pub enum Condition {
     /// A resilver, or a sequential rebuild, is under way.
     Resilvering,
+    /// Devices were rebuilt sequentially, and those whose places they take are kept until a scrub has verified what was copied.
+    Verifying,
     /// Devices were rebuilt sequentially, and the pool was not scrubbed since: their checksums were not verified.
     Rebuilt,
     /// Devices with sectors larger than their vdevs', which can be read and not be written.
@@ -89,6 +91,16 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
     let rebuilds = pool.rebuilds().await;
     if rebuilds.iter().any(|(_, rebuild)| rebuild.state == RebuildState::ACTIVE) {
         return Ok(Some(Condition::Resilvering));
+    }
+    let joints = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Replacing | VdevKind::Spare);
+    let has_all = |guid| devices.leaves().iter().any(|leaf| leaf.guid == guid && leaf.missed.is_empty());
+    let mut is_verifying = false;
+    pool.vdevs().walk(&mut |vdev| {
+        let leaves = Some(vdev).filter(joints).map(VdevConfig::leaves).unwrap_or_default();
+        is_verifying |= leaves.iter().any(|leaf| leaf.rebuild_txg.is_some() && has_all(leaf.guid));
+    });
+    if is_verifying {
+        return Ok(Some(Condition::Verifying));
     }
     let ends = rebuilds.iter().filter(|(_, rebuild)| rebuild.state == RebuildState::COMPLETE);
     let is_unverified = ends.map(|(_, rebuild)| rebuild.end_time).max().is_some_and(|end| match scan {

@@ -193,6 +193,8 @@ mutants! {
     RebuildUnheld = "rebuild-unheld",
     /// A rebuild passes over a piece of the ranges in use.
     RebuildRangeLost = "rebuild-range-lost",
+    /// The device whose place a rebuilt one takes goes before a scrub has verified what was copied.
+    RebuildUnverified = "rebuild-unverified",
     /// A leaf that is away while a distributed spare is given something in its place is not recorded as lacking it.
     PassedOverForgotten = "passed-over-forgotten",
 }
@@ -220,9 +222,10 @@ impl Mutant {
     /// Those of cache devices, which their tests find (`l2arc`).
     pub const OF_CACHES: &[Self] = &[Self::L2arcStale, Self::L2arcKept];
 
-    /// Those of rebuilds: a test of lives finds the first (`crash`, `rebuilt`), one of the pool the second (`spa`, `rebuilt`), one of scans the third
-    /// (`scan`, `bug_tests`).
-    pub const OF_REBUILDS: &[Self] = &[Self::RebuildUnheld, Self::RebuildRangeLost, Self::PassedOverForgotten];
+    /// Those of rebuilds: a test of lives finds the first (`crash`, `rebuilt`), one of the pool the second (`spa`, `rebuilt`), tests of scans the
+    /// others (`scan`, `verify_tests` and `bug_tests`).
+    pub const OF_REBUILDS: &[Self] =
+        &[Self::RebuildUnheld, Self::RebuildRangeLost, Self::RebuildUnverified, Self::PassedOverForgotten];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];

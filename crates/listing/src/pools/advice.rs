@@ -17,6 +17,14 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
         ),
+        Condition::Verifying if !is_worked_on => (
+            "One or more devices were rebuilt, and nothing verifies now what was copied.\n\tThe devices whose places they take are kept until then.",
+            "Run 'zpool resilver', or mount the pool: it is scrubbed meanwhile.",
+        ),
+        Condition::Verifying => (
+            "One or more devices were rebuilt, and a scrub verifies what was copied.\n\tThe devices whose places they take are kept until it has ended.",
+            "Wait for the scrub to complete; 'zpool scrub' resumes one that is paused.\n\tWith 'zpool scrub -s' the devices go at once, and nothing is verified.",
+        ),
         Condition::Rebuilt => (
             "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is recommended.",
             "Use 'zpool scrub' to verify all data checksums.",
@@ -147,7 +155,7 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
     let status = match condition {
         Condition::Resilvering => "One or more devices were being resilvered.",
         Condition::CoarseSectors => "One or more devices has sectors larger than its vdev's ashift allows.",
-        Condition::Rebuilt => "One or more devices were being resilvered.",
+        Condition::Verifying | Condition::Rebuilt => "One or more devices were being resilvered.",
         Condition::MissingLabel => "One or more devices contains corrupted data.",
         Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
         Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
@@ -232,7 +240,8 @@ pub(super) const DAMAGED_ROOT: ImportAdvice =
 mod tests {
     use super::*;
 
-    const ALL: [Condition; 19] = [
+    const ALL: [Condition; 20] = [
+        Condition::Verifying,
         Condition::Rebuilt,
         Condition::MissingLabel,
         Condition::Errata(1),

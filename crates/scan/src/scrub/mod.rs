@@ -20,6 +20,8 @@ pub(crate) mod reads;
 mod sorted;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verify_tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

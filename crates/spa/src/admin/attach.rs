@@ -15,7 +15,8 @@
 //! enter    txg T, beginning   MOS: table, log of all txgs. The topology with the new leaf is swapped in, with that log
 //! write    T and later        blocks go to all children. Reads of a txg in the log go to the others
 //! commit   T, end             flush; labels 0 and 2 of all devices, the new one too; uberblock; labels 1 and 3
-//! resilver later              the log gets empty. A `replacing` loses its old child then ([`Pool::finish_replacing`])
+//! resilver later              the log gets empty. A `replacing` loses its old child then ([`Pool::finish_replacing`]); after a rebuild,
+//!                             when a scrub has verified the copies, too (`sync::verify`)
 //! ```
 //! **Life of a detachment.**
 //! ```text
@@ -565,6 +566,7 @@ impl Syncer {
             .leaves()
             .into_iter()
             .filter(|leaf| leaf.resilver_txg.or(leaf.rebuild_txg).is_some() && self.has_all(leaf.guid))
+            .filter(|leaf| !self.is_unverified(leaf.guid))
             .map(|leaf| leaf.guid)
             .collect();
         for guid in whole {
@@ -578,6 +580,7 @@ impl Syncer {
                 detached.push(self.enter_detachment(guid).await?);
             }
         }
+        self.begin_verification().await?;
         Ok(detached)
     }
 
@@ -599,7 +602,7 @@ impl Syncer {
     }
 
     /// True if a vdev is there and lacks nothing.
-    fn has_all(&self, guid: Guid) -> bool {
+    pub(crate) fn has_all(&self, guid: Guid) -> bool {
         self.devices.tree.lacks_of(guid, &BTreeSet::new()).is_some_and(|lacks| lacks.is_empty())
     }
 
@@ -629,7 +632,8 @@ impl Syncer {
                 return;
             }
             let is_done = |old: &VdevConfig, new: &VdevConfig| {
-                old.kind.is_leaf() && self.has_all(new.guid) && !self.is_required(old.guid)
+                let is_whole = self.has_all(new.guid) && !self.holds_other_side(new);
+                old.kind.is_leaf() && is_whole && !self.is_required(old.guid)
             };
             let is_unspared = |vdev: &VdevConfig| self.devices.root_vdev.has_flag(vdev.guid, "unspare");
             match vdev.kind {

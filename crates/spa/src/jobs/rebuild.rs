@@ -11,7 +11,8 @@
 //! **Life.** The attachment's txg writes ACTIVE, and the dirty time log of the new leaf has all txgs up to [`RebuildPhys::max_txg`] → the worker
 //! (`crate::pool::rebuild`) waits until these are on disk: so whatever is placed while it works is written to the new leaf like to any other → it takes the
 //! next ranges in use, with the slot, has them copied (`cenote_vdev::tree`'s `rebuild`), and reports how far it has come → each txg
-//! writes the offset → at the end COMPLETE; the dirty time logs of leaves that got everything are emptied, and a scrub begins, since nothing was verified.
+//! writes the offset → at the end COMPLETE; the dirty time logs of leaves that got everything are emptied, and a scrub begins, since nothing was verified:
+//! until its end the devices stay whose places they take (`crate::sync::verify`).
 //!
 //! **What is copied stays** what it is, though the pool is written: a *pin* of the last txg is held while a piece is copied, so what is freed
 //! meanwhile is not used again before. Ranges are those of the last txg on disk: blocks of later ones are written to all legs anyway. A block of an intent log

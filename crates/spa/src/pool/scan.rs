@@ -109,7 +109,9 @@ impl Pool {
     /// There is none, or a resilver is under way; or as [`Self::scrub`].
     #[boxed]
     pub async fn stop_scrub(&self) -> Result<(), SpaError> {
-        self.change(|syncer| Box::pin(syncer.stop_scrub())).await
+        self.change(|syncer| Box::pin(syncer.stop_scrub())).await?;
+        // A device that waited for it to verify a rebuild waits no more.
+        self.finish_replacing().await.map(drop)
     }
 
     /// Gives the scrub up, or the resilver, which begins anew when the pool is opened: what a person asks for is [`Self::stop_scrub`].

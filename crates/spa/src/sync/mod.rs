@@ -106,6 +106,7 @@ mod txg;
 pub(crate) mod usable;
 pub(crate) mod vdev_changes;
 pub(crate) mod vdev_config;
+mod verify;
 
 use std::sync::Arc;
 

@@ -207,7 +207,9 @@ impl Syncer {
                     && missed.ranges().last().is_none_or(|last| last.end <= phys.max_txg.0);
                 if is_covered {
                     self.replace_dtl(self.txg, leaf, Dtl::new()).await?;
-                    self.devices.root_vdev.clear_field(leaf, "rebuild_txg")?;
+                    if !self.is_unverified(leaf) {
+                        self.devices.root_vdev.clear_field(leaf, "rebuild_txg")?;
+                    }
                     self.devices.config_changed = true;
                 }
             }

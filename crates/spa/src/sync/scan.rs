@@ -74,13 +74,13 @@ impl Syncer {
     }
 
     /// A distributed spare in use: it has no device of its own, and lies on those of its draid.
-    fn is_distributed_spare(&self, guid: Guid) -> bool {
+    pub(super) fn is_distributed_spare(&self, guid: Guid) -> bool {
         let vdev = self.devices.root_vdev.vdev(guid);
         vdev.is_some_and(|(_, vdev)| matches!(vdev.kind, VdevKind::DraidSpare { .. }))
     }
 
     /// The leaves on which a leaf's blocks lie: itself, or those of its draid.
-    fn holders_of(&self, guid: Guid) -> Vec<Guid> {
+    pub(super) fn holders_of(&self, guid: Guid) -> Vec<Guid> {
         match self.devices.root_vdev.top_of(guid).filter(|_| self.is_distributed_spare(guid)) {
             Some((_, top)) => top.leaves().into_iter().map(|leaf| leaf.guid).collect(),
             None => vec![guid],
@@ -293,7 +293,10 @@ impl Syncer {
         let is_resilver = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::RESILVER);
         match self.jobs.scan.is_running() && is_resilver {
             true => Err(busy(true)),
-            false => self.stop_scan().await,
+            false => {
+                self.stop_scan().await?;
+                self.give_verification_up()
+            }
         }
     }
 
@@ -378,14 +381,21 @@ impl Syncer {
     pub(super) async fn settle_scan(&mut self, has_changed: bool) -> Result<(), SpaError> {
         let is_last = self.state != PoolState::Active;
         let (mut rooms, jobs) = self.in_txg_with_jobs();
-        if let Some(ended) = jobs.scan.settle(&mut rooms, has_changed || is_last).await? {
+        let ended = jobs.scan.settle(&mut rooms, has_changed || is_last).await?;
+        let mut has_ended = ended.is_some();
+        if let Some(ended) = ended {
             self.end_scan(ended).await?;
         }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         if jobs.error_scrub.settle(&mut rooms).await? {
             self.end_error_scrub(true).await?;
+            has_ended = true;
         }
-        if is_last { Ok(()) } else { self.resilver_if_needed().await }
+        if is_last {
+            return Ok(());
+        }
+        self.resilver_if_needed().await?;
+        if has_ended { self.begin_verification().await } else { Ok(()) }
     }
 
     async fn end_scan(&mut self, ended: EndedScan) -> Result<(), SpaError> {
@@ -395,6 +405,7 @@ impl Syncer {
             // Leaves may have missed more meanwhile; each scan is of later txgs.
             self.jobs.scan.is_more_missed |= self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
         }
+        self.end_verification(&ended).await?;
         let is_scrub = phys.function == ScanFunction::SCRUB;
         self.end_errors(*is_complete && is_scrub && phys.min_txg.0 == 0).await;
         // A scrub of later blocks does not stand for what comes before them.
@@ -447,6 +458,11 @@ impl Syncer {
                 left.absorb(&unrepaired.of(holder, missed));
             }
             assert!(left.ranges().last().is_none_or(|last| last.end <= txg.0 + 1), "a leaf has missed no txg to come");
+            // All that was to be rebuilt is resilvered, and so verified.
+            if left.is_empty() && missed.ranges().first().is_some_and(|first| first.start <= Txg::INITIAL.0) {
+                self.devices.root_vdev.clear_field(guid, "rebuild_txg")?;
+                self.devices.config_changed = true;
+            }
             self.replace_dtl(txg, guid, left).await?;
         }
         Ok(())

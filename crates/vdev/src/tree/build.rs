@@ -199,7 +199,11 @@ impl Builder<'_> {
         if let Some(disk) = disk {
             node.load = Arc::new(Load::new(disk.device().is_rotational(), disk.device().size_bytes()));
         }
-        if let Some(before) = self.before.and_then(|before| before.lookup(config.guid)) {
+        let before = self.before.and_then(|before| before.lookup(config.guid));
+        if before.is_none() {
+            node.missed.set_rebuilding(config.rebuild_txg.is_some());
+        }
+        if let Some(before) = before {
             (node.errors, node.missed) = (before.errors.clone(), before.missed.clone());
             // How another device answered says nothing of this one.
             let is_same = match (&node.kind, &before.kind) {
@@ -211,7 +215,6 @@ impl Builder<'_> {
                 node.load = before.load.clone();
             }
         }
-        node.missed.set_rebuilding(config.rebuild_txg.is_some());
         self.nodes.push(node);
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
         if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {

@@ -39,10 +39,17 @@ impl Left {
         let mut leaves = devices.children.iter().filter(|top| !top.is_log).flat_map(VdevStatus::leaves);
         let is_lacking = leaves.any(|leaf| leaf.state.is_readable() && !leaf.missed.is_empty());
         let is_resilvered = is_lacking || scanned.is_resilvering();
+        // A device that was rebuilt is verified before the other one goes.
+        let mut is_verified = false;
+        facts.pool.vdevs().walk(&mut |vdev| {
+            is_verified |=
+                vdev.kind == VdevKind::Replacing && vdev.leaves().iter().any(|leaf| leaf.rebuild_txg.is_some());
+        });
+        let is_verified = is_verified && scanned.is_scrubbing();
         let begun = [
             ("discard", scanned.discarding.is_some()),
             ("free", freeing_bytes > 0),
-            ("replace", is_replaced && is_resilvered),
+            ("replace", is_replaced && (is_resilvered || is_verified)),
             ("remove", scanned.removal.as_ref().is_some_and(scan::Copying::is_begun)),
             ("resilver", is_resilvered),
             ("scrub", scanned.is_scrubbing()),
@@ -51,10 +58,11 @@ impl Left {
         let mut begun: BTreeSet<_> =
             begun.into_iter().filter(|(_, is_begun)| *is_begun).map(|(word, _)| word).collect();
         let resilver = scanned.left_of(ScanFunction::RESILVER) + scanned.left_of_rebuilds();
+        let verified = if is_verified { scanned.left_of(ScanFunction::SCRUB) } else { 0 };
         let mut bytes = BTreeMap::from([
             ("discard", scanned.discarding.unwrap_or(0)),
             ("free", freeing_bytes),
-            ("replace", if is_replacing { resilver } else { 0 }),
+            ("replace", if is_replacing { resilver + verified } else { 0 }),
             ("remove", scanned.removal.as_ref().map_or(0, scan::Copying::left_bytes)),
             ("resilver", resilver),
             ("scrub", scanned.left_of(ScanFunction::SCRUB)),
