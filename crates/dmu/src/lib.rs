@@ -234,8 +234,8 @@ impl Dmu {
         }
     }
 
-    /// Forgets a cached block whose place is written again, that nothing points to, or whose dataset keeps no data.
-    pub(crate) fn forget(&self, bp: &Blkptr) {
+    /// Forgets a cached block whose place is written again, that nothing points to (it was freed), or whose dataset keeps no data.
+    pub fn forget(&self, bp: &Blkptr) {
         if let Some(key) = Self::cache_key(bp) {
             self.cache.remove(key);
         }

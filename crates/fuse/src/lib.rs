@@ -111,6 +111,7 @@ pub mod server;
 mod slots;
 mod source;
 mod space;
+mod top_mount;
 mod tree;
 mod wire;
 mod zfsvfs;

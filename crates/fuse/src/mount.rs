@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::binding;
 use crate::kernel_mount;
 use crate::options::{MountOptions, Transport};
-
+use crate::top_mount::device_at;
 use crate::tree::Tree;
 
 const DEVICE: &str = "/dev/fuse";
@@ -98,6 +98,8 @@ pub enum Unmounted {
 /// A mount. Dropping it detaches it, if it is still mounted: a later mount at its place is not touched.
 pub struct MountHandle {
     mountpoint: PathBuf,
+    /// Its device, by which it is told from others at its place; none where the kernel's table did not show it.
+    device: Option<String>,
     handle: Handle,
     state: Arc<State>,
     group: Group,
@@ -162,11 +164,13 @@ async fn mounted(
 ) -> Result<MountHandle, MountError> {
     let mountpoint = place(handle, mountpoint).await?;
     let group = handle.group();
-    let mounted = {
+    let (mounted, device) = {
         let (server, group) = (Arc::new(tree.clone()), group.clone());
         let (at, name, options) = (mountpoint.clone(), tree.dataset(), options.clone());
         blocking(handle, move || {
-            binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))
+            let before = device_at(&at);
+            let mounted = binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))?;
+            Ok((mounted, device_at(&at).filter(|device| before.as_ref() != Some(device))))
         })
         .await?
     };
@@ -191,7 +195,7 @@ async fn mounted(
     };
     // The session waits for the kernel as long as the mount lives, so it has a thread of its own.
     let spawned = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(served);
-    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree, uses_io_uring };
+    let mount = MountHandle { mountpoint, device, handle: handle.clone(), state, group, tree, uses_io_uring };
     if let Err(error) = spawned {
         mount.state.ended.set();
         return Err(MountError::Io { verb: "mount", mountpoint: mount.mountpoint.clone(), error });
@@ -317,8 +321,12 @@ impl MountHandle {
         if self.state.is_unmounted.load(Ordering::SeqCst) {
             return Ok(Unmounted::Detached);
         }
-        let mountpoint = self.mountpoint.clone();
-        blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
+        let (mountpoint, device) = (self.mountpoint.clone(), self.device.clone());
+        blocking(&self.handle, move || match is_another(&mountpoint, device.as_deref()) {
+            true => Ok(()),
+            false => unmount(&mountpoint, how),
+        })
+        .await?;
         self.state.is_unmounted.store(true, Ordering::SeqCst);
         if how == Unmount::Detach {
             return Ok(Unmounted::Detached);
@@ -335,7 +343,8 @@ impl MountHandle {
 
 impl Drop for MountHandle {
     fn drop(&mut self) {
-        if !self.has_ended() && !self.state.is_unmounted.load(Ordering::SeqCst) {
+        let is_unmounted = self.has_ended() || self.state.is_unmounted.load(Ordering::SeqCst);
+        if !is_unmounted && !is_another(&self.mountpoint, self.device.as_deref()) {
             let _ = unmount(&self.mountpoint, Unmount::Detach);
         }
     }
@@ -345,6 +354,12 @@ impl std::fmt::Debug for MountHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "MountHandle at {}", self.mountpoint.display())
     }
+}
+
+/// Whether the mount that a path leads to is not the one with this device: that one was unmounted by somebody else (another mount namespace
+/// may have it still) or is covered.
+fn is_another(mountpoint: &Path, device: Option<&str>) -> bool {
+    device.is_some_and(|device| device_at(mountpoint).as_deref() != Some(device))
 }
 
 /// Changes a mount's options `dev`, `suid`, `exec` and `ro`. Open files stay open. Only root can; the kernel refuses `ro` while files

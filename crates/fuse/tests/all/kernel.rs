@@ -377,6 +377,42 @@ fn a_mount_that_another_namespace_has_too_ends() {
     opened.runtime.block_on(mount.ended()).unwrap();
 }
 
+/// Goal: the end of a mount leaves another one alone that was mounted at its place meanwhile, over it or after
+/// somebody had unmounted the first. Would go wrong
+/// if a path alone said what is to be unmounted.
+#[test]
+fn a_later_mount_at_the_same_place_is_not_touched() {
+    if !can_mount() {
+        return;
+    }
+    let opened = Opened::new("snapshots");
+    let dir = tempfile::tempdir().unwrap();
+    let is_there = || fs::read_dir(dir.path()).unwrap().count() > 0;
+    for (is_dropped, is_covered) in [(true, false), (false, false), (true, true), (false, true)] {
+        let first = opened.mount("duncorel0/promoted", dir.path(), &alone());
+        // An open file keeps the first one's session alive, as another mount namespace does.
+        let held = File::open(dir.path()).unwrap();
+        if !is_covered {
+            rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+            assert!(!first.has_ended() && !is_there());
+        }
+        let second = opened.mount("duncorel0/promoted@s1", dir.path(), &alone());
+        assert!(is_there());
+        if is_dropped {
+            drop(first);
+        } else {
+            assert_eq!(opened.runtime.block_on(first.unmount(Unmount::Unused)).unwrap(), Unmounted::Detached);
+        }
+        assert!(is_there(), "dropped {is_dropped}, covered {is_covered}");
+        drop(held);
+        opened.runtime.block_on(second.unmount(Unmount::Unused)).unwrap();
+        if is_covered {
+            rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        }
+        assert!(!is_there());
+    }
+}
+
 #[test]
 fn several_mounts_live_in_one_process_and_dropping_one_detaches_it() {
     if !can_mount() {

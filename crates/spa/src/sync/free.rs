@@ -1,7 +1,10 @@
 //! Freeing blocks without references: every extent of every copy, those of a gang's members too. What the checkpoint has is kept instead
 //! (`cenote_metaslab`'s `kept`): all that was born up to its txg.
+//!
+//! A freed block leaves the cache at once: nobody will ask for it, and a quiet pool's own objects (a log space map each txg, of 128 KiB) would
+//! otherwise fill the cache up to its limit with what is dead. (OpenZFS: `arc_freed`.)
 
-use cenote_dmu::Killed;
+use cenote_dmu::{Dmu, Killed};
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
@@ -51,7 +54,8 @@ impl InTxg<'_> {
         self.blocks.given_up += plain.count();
         let space = self.blocks.space.clone();
         let checkpoint = self.blocks.checkpoint;
-        let tell = async move { tell_allocator(&space, txg, &plain, checkpoint) };
+        let dmu = self.blocks.writer.dmu().clone();
+        let tell = async move { tell_allocator(&dmu, &space, txg, &plain, checkpoint) };
         self.blocks.free_tasks.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
     }
@@ -80,6 +84,7 @@ impl InTxg<'_> {
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
         let checkpoint = self.blocks.checkpoint;
+        blocks.iter().for_each(|bp| self.blocks.writer.dmu().forget(bp));
         if self.blocks.space.removed.is_any() {
             let (kept, freed): (Vec<&Blkptr>, Vec<&Blkptr>) =
                 blocks.iter().copied().partition(|bp| is_kept(bp, checkpoint));
@@ -101,6 +106,7 @@ impl InTxg<'_> {
     async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
         // All are known before any is freed, since a header may have to be waited for.
         let places = self.places_of(&bp).await?;
+        self.blocks.writer.dmu().forget(&bp);
         if !is_kept(&bp, self.blocks.checkpoint) {
             return self.blocks.space.give_up_places(txg, places.into_iter().map(extent));
         }
@@ -159,8 +165,9 @@ fn is_kept(bp: &Blkptr, checkpoint: Option<Txg>) -> bool {
 }
 
 /// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
-fn tell_allocator(space: &Space, txg: Txg, plain: &Killed, checkpoint: Option<Txg>) -> Result<(), SpaError> {
+fn tell_allocator(dmu: &Dmu, space: &Space, txg: Txg, plain: &Killed, checkpoint: Option<Txg>) -> Result<(), SpaError> {
     debug_assert!(plain.iter().all(|bp| !bp.is_gang() && !bp.dedup()), "a plain block's places stand in its pointer");
+    plain.iter().for_each(|bp| dmu.forget(bp));
     let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
     let (kept, freed): (Vec<&Blkptr>, Vec<&Blkptr>) = stored.partition(|bp| is_kept(bp, checkpoint));
     let sorted = |blocks: Vec<&Blkptr>| {
