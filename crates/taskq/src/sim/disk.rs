@@ -653,8 +653,9 @@ impl Driver for OpenDisk {
         Box::pin(async move {
             let end = offset_bytes + len_bytes;
             let is_modelled = self.disk.state.lock().model.is_some();
+            let zeros = Buf::zeroed(len_bytes.min(CHUNK_BYTES) as usize).freeze();
             for at in (offset_bytes..end).step_by(CHUNK_BYTES as usize) {
-                let block = Buf::zeroed((end - at).min(CHUNK_BYTES) as usize).freeze();
+                let block = zeros.slice(..(end - at).min(CHUNK_BYTES) as usize);
                 self.check_write(at, &block)?;
                 let sent_bytes = if is_modelled { 0 } else { block.len() as u64 };
                 self.disk.write_sent(at, block, sent_bytes).await?;

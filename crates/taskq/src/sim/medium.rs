@@ -141,15 +141,23 @@ impl Image {
             let at = offset_bytes + done as u64;
             let within = (at % PAGE_BYTES) as usize;
             let count = (PAGE_BYTES as usize - within).min(source.len() - done);
-            let index = at / PAGE_BYTES;
+            let (index, part) = (at / PAGE_BYTES, &source[done..done + count]);
+            done += count;
+            if count == PAGE_BYTES as usize
+                && part.iter().all(|byte| *byte == 0)
+                && base_page(&self.base, index).is_none()
+            {
+                // As if nobody had written it: a discard of a large drive takes no memory.
+                self.pages.remove(&index);
+                continue;
+            }
             let mut page = [0; PAGE_BYTES as usize];
             if count < PAGE_BYTES as usize {
                 let old = self.page(index).unwrap_or(&[]);
                 page[..old.len()].copy_from_slice(old);
             }
-            page[within..within + count].copy_from_slice(&source[done..done + count]);
+            page[within..within + count].copy_from_slice(part);
             self.pages.insert(index, Arc::from(&page[..]));
-            done += count;
         }
     }
 }
