@@ -53,6 +53,11 @@ impl Event {
         }
     }
 
+    /// From now on it has not happened. A waiter that has not looked since it was set waits on.
+    pub fn reset(&self) {
+        self.state.lock().set = false;
+    }
+
     /// Whether it has happened.
     pub fn is_set(&self) -> bool {
         self.state.lock().set

@@ -8,11 +8,12 @@
 //! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. The answer removes it. If the caller goes away
 //! before, the request becomes a task of its own, which ends with the answer. Once a request has been out for
 //! `zfs_deadman_ziotime_ms`, and still is a second later, the device *hangs*, and the pool is told ([`Said`]); the pool may give the device up
-//! ([`Watch::give_up`]): then its pending requests fail, and nothing is sent to it any more.
+//! ([`Watch::give_up`]): then its pending requests fail, and nothing is sent to it any more, until it is taken back ([`Watch::take_back`]).
 //!
 //! **Invariants.**
 //! 1. Every unanswered request is noted, even if its caller has gone.
-//! 2. A device that was given up gets no more requests until the pool is opened again, even after all late answers have arrived.
+//! 2. A device that was given up gets no more requests until it is taken back, which is refused as long as an answer is missing: no late
+//!    write can land on a newer one.
 //! 3. One timer task at most is out for a device, and none when there is nothing to wait for. It wakes once in `after`, however
 //!    many requests there are.
 
@@ -228,8 +229,21 @@ impl Watch {
 
     /// Sends nothing to the device any more; its pending requests fail.
     pub(crate) fn give_up(&self) {
-        self.state.lock().is_given_up = true;
+        let mut state = self.state.lock();
+        state.is_given_up = true;
         self.given_up.set();
+    }
+
+    /// Has a device that was given up asked again, once it has answered all that it was asked before. Whether it may be asked now.
+    pub(crate) fn take_back(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.is_given_up && state.pending.is_empty() {
+            assert_eq!(state.pending_changes, 0, "no late write is out that could land on a newer one (invariant 2)");
+            state.late = None;
+            state.is_given_up = false;
+            self.given_up.reset();
+        }
+        !state.is_given_up
     }
 
     /// Whether it was given up.

@@ -31,7 +31,7 @@ const KINDS: [&[RequestKind]; 5] = [
 pub(super) enum Ailment {
     /// It does what it is asked.
     None,
-    /// It was pulled. What it had not flushed is lost in part. A write or a flush has been told of it, or not yet.
+    /// It was pulled. What it had not flushed is lost in part. A flush has been told of it, or not yet: that is all that a system promises.
     Away(Arc<AtomicBool>),
     /// Some of its requests, or all, give errors.
     Errors,
@@ -114,7 +114,7 @@ pub(super) fn pull(disk: &SimDisk) -> Ailment {
     let is_told = Arc::new(AtomicBool::new(false));
     let told = is_told.clone();
     disk.set_faults(move |request, _| {
-        if request.kind != RequestKind::Read {
+        if request.kind == RequestKind::Flush {
             told.store(true, Ordering::Relaxed);
         }
         Fault::Error(ErrorKind::NotConnected)
@@ -144,8 +144,8 @@ pub(super) fn hang(handle: &Handle, disk: &SimDisk, rng: &mut Rng) -> Ailment {
     Ailment::Hang(until)
 }
 
-/// Ends an ailment. A loss of unflushed writes that nobody was told of yet is told to the next write or flush: one that is told to nobody cannot be
-/// known.
+/// Ends an ailment. A loss of unflushed writes that nobody was told of yet is told to writes until the next flush, and to that: one that is
+/// told to nobody cannot be known.
 pub(super) fn end(disk: &SimDisk, ailment: &Ailment) {
     disk.clear_faults();
     if let Ailment::Away(is_told) = ailment
@@ -153,10 +153,11 @@ pub(super) fn end(disk: &SimDisk, ailment: &Ailment) {
     {
         let told = is_told.clone();
         disk.set_faults(move |request, _| {
-            match request.kind != RequestKind::Read && !told.swap(true, Ordering::Relaxed) {
-                true => Fault::Error(ErrorKind::BrokenPipe),
-                false => Fault::None,
+            let fails = request.kind != RequestKind::Read && !told.load(Ordering::Relaxed);
+            if request.kind == RequestKind::Flush {
+                told.store(true, Ordering::Relaxed);
             }
+            if fails { Fault::Error(ErrorKind::BrokenPipe) } else { Fault::None }
         });
     }
 }

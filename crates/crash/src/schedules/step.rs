@@ -231,6 +231,8 @@ impl World {
         self.machine.disks.iter().for_each(|disk| disk.crash(how));
         self.handle.sleep(DARKNESS).await;
         drop(pool);
+        // Tasks that sleep now end with the process.
+        self.machine.disks.iter().for_each(|disk| disk.forget_openers());
         self.machine.disks.iter().for_each(|disk| disk.power_on());
         // Unflushed writes that a disk has lost are of no txg that is there.
         for ailment in &mut self.ailments {

@@ -170,9 +170,14 @@ impl World {
     }
 
     /// The verdict on a pool that was mended: exported, it is clean, with all its redundancy.
-    pub(super) async fn judge(&mut self, pool: Pool, has_zdb: bool) -> Result<(), String> {
+    pub(super) async fn judge(&mut self, mut pool: Pool, has_zdb: bool) -> Result<(), String> {
         self.done.compared += self.answered("a read", self.client.compare(&pool, &[])).await??;
-        let all = leaves(&pool)?;
+        let mut all = leaves(&pool)?;
+        if !all.iter().all(|leaf| leaf.has_all && !leaf.has_company) {
+            // A spare was taken late, for errors of before.
+            pool = self.heal(pool).await?;
+            all = leaves(&pool)?;
+        }
         self.close(pool).await?;
         self.judge_without(&all, &[]).await?;
         if self.rng.below(WITHOUT_IN) == 0 {

@@ -461,7 +461,9 @@ impl Syncer {
         self.devices.tree.change_with(&next.config, disk.clone().map(|disk| (guid, disk)), [(guid, &lacks)])?;
         if disk.is_none() && next.disks.contains_key(&guid) {
             // It was given up while it was open.
-            self.devices.tree.set_leaf_state(guid, LeafState::Online);
+            if !self.devices.tree.set_leaf_state(guid, LeafState::Online) {
+                reason = Some("it hangs: it has not answered yet what it was asked before".to_owned());
+            }
         }
         drop(paused);
         self.jobs.scan.is_resilver_wanted = true;

@@ -133,7 +133,10 @@ impl Devices {
             }
             _ => return Ok(None),
         };
-        assert!(self.tree.set_leaf_state(leaf, state), "a leaf of the configuration is one of the tree");
+        if !self.tree.set_leaf_state(leaf, state) {
+            // It hangs, and was given up since it was looked up.
+            return Ok(None);
+        }
         if state == LeafState::Faulted {
             // A log may have written what no other leaf took, before this one was not asked any more.
             if !is_log && !self.tree.outage(vdev, &BTreeSet::new()).is_empty() {
@@ -209,9 +212,12 @@ impl Devices {
             if !is_meant || !is_condemned || !self.root_vdev.is_recorded(guid, AUX_STATE, EXCEEDED) {
                 continue;
             }
+            if !self.tree.set_leaf_state(guid, LeafState::Online) {
+                // It hangs: a late write could land on what is written now.
+                continue;
+            }
             self.root_vdev.change_vdev(guid, &mut undiagnosed)?;
             self.root_vdev.unspare(guid)?;
-            self.tree.set_leaf_state(guid, LeafState::Online);
             let is_open = self.tree.leaf_states().contains(&(guid, LeafState::Online));
             if let Some(found) = self.found.leaves.get(&guid).filter(|_| is_open) {
                 self.root_vdev.disks.insert(guid, found.disk.clone());

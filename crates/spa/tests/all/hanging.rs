@@ -169,6 +169,51 @@ fn a_device_that_hangs_is_left_out_where_others_have_the_same_and_is_known_to_la
     }
 }
 
+/// Regression: `online` and `clear` said that it is used again, and each request to it failed.
+#[test]
+fn a_device_that_hung_is_used_again_once_it_has_answered_and_not_before() {
+    for is_cleared in [false, true] {
+        let runtime = Runtime::simulated(u64::from(is_cleared));
+        let handle = runtime.handle();
+        let layout: Layout = &[(TopKind::Mirror, 2)];
+        let machine = machine_of(&runtime, disks_of(layout), slow());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            arm(&handle, &machine.disks[0], Point::Write(1), Late::By(LATE));
+            let armed = handle.now();
+            comment(&pool, "while a disk hangs").await.unwrap();
+            assert_eq!(leaf(&pool.devices().unwrap(), "/disk0").state, VdevState::Faulted);
+            let guid = leaf(&pool.devices().unwrap(), "/disk0").guid;
+            let asked = machine.disks[0].counts();
+            for _ in 0..2 {
+                let onlined = pool.online_device(guid, Vec::new()).await.unwrap();
+                assert_eq!(onlined.state, VdevState::Faulted);
+                assert!(onlined.reason.is_some_and(|reason| reason.contains("hangs")));
+                comment(&pool, "still without it").await.unwrap();
+            }
+            assert_eq!(machine.disks[0].counts(), asked, "a device that has not answered is asked nothing");
+            handle.sleep_until(armed + LATE + SLOW).await;
+            if is_cleared {
+                pool.clear_device(guid).await.unwrap();
+            } else {
+                assert!(pool.online_device(guid, Vec::new()).await.unwrap().state.is_readable());
+            }
+            comment(&pool, "with it").await.unwrap();
+            pool.sync().await.unwrap();
+            let status = pool.devices().unwrap();
+            assert_ne!(machine.disks[0].counts(), asked);
+            assert_eq!((leaf(&status, "/disk0").state, hang(&pool)), (VdevState::Degraded, None), "it lacks something");
+            let (missed, errors) = (&leaf(&status, "/disk0").missed, leaf(&status, "/disk0").errors);
+            assert!(!missed.is_empty(), "nothing has written what it lacks yet");
+            comment(&pool, "once more").await.unwrap();
+            let status = pool.devices().unwrap();
+            assert_eq!((&leaf(&status, "/disk0").missed, leaf(&status, "/disk0").errors), (missed, errors));
+            pool.export().await.unwrap();
+            assert_disk_is_known_to_lack(&handle, &machine, "used again").await;
+        });
+    }
+}
+
 #[test]
 fn a_device_that_hangs_and_nothing_makes_up_for_is_waited_for_and_the_pool_goes_on_when_it_answers() {
     for (seed, point) in (0..).zip(POINTS) {

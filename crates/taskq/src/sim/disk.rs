@@ -146,6 +146,8 @@ struct State {
     /// Counts crashes: a request that began before one fails after it.
     life: u64,
     off: bool,
+    /// Openers from before this one are gone, and ask nothing more.
+    openers: u64,
     rng: Rng,
     fault: Option<Box<FaultHook>>,
     service: Option<Box<ServiceModel>>,
@@ -242,6 +244,7 @@ impl SimDisk {
                 medium,
                 sequence: 0,
                 life: 0,
+                openers: 0,
                 off: false,
                 rng: Rng::new(seed),
                 fault: None,
@@ -314,6 +317,11 @@ impl SimDisk {
         self.state.lock().off = false;
     }
 
+    /// The processes that have it open are gone, and with them what they would still ask: for what is left of them in a simulation, it is off.
+    pub fn forget_openers(&self) {
+        self.state.lock().openers += 1;
+    }
+
     /// The content that a reader would see now, to be kept, compared, or given to a disk of another simulation.
     pub fn image(&self) -> Image {
         self.state.lock().medium.current().clone()
@@ -364,7 +372,8 @@ impl SimDisk {
     }
 
     pub(crate) fn device(self: &Arc<Self>, writable: bool) -> Device {
-        Device::from_driver(Arc::new(OpenDisk { disk: Arc::clone(self), writable }))
+        let opener = self.state.lock().openers;
+        Device::from_driver(Arc::new(OpenDisk { disk: Arc::clone(self), writable, opener }))
     }
 
     /// Admits a request: its sequence, the disk's life it began in, its fault, and how long it takes.
@@ -589,10 +598,16 @@ impl Modelled {
 struct OpenDisk {
     disk: Arc<SimDisk>,
     writable: bool,
+    opener: u64,
 }
 
 impl OpenDisk {
+    fn check_opener(&self) -> io::Result<()> {
+        if self.opener == self.disk.state.lock().openers { Ok(()) } else { Err(off()) }
+    }
+
     fn check_write(&self, offset_bytes: u64, block: &Block) -> io::Result<()> {
+        self.check_opener()?;
         if !self.writable {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
         }
@@ -603,7 +618,10 @@ impl OpenDisk {
 impl Driver for OpenDisk {
     fn read(&self, offset_bytes: u64, mut buf: Buf) -> BoxFuture<'_, (io::Result<()>, Buf)> {
         Box::pin(async move {
-            let result = self.disk.read(offset_bytes, &mut buf).await;
+            let result = match self.check_opener() {
+                Ok(()) => self.disk.read(offset_bytes, &mut buf).await,
+                Err(gone) => Err(gone),
+            };
             (result, buf)
         })
     }
@@ -623,7 +641,10 @@ impl Driver for OpenDisk {
     }
 
     fn flush(&self) -> BoxFuture<'_, io::Result<()>> {
-        Box::pin(self.disk.flush())
+        Box::pin(async move {
+            self.check_opener()?;
+            self.disk.flush().await
+        })
     }
 
     /// As a write of zeros. A drive that is a model is sent none of them: it takes the time of its command.

@@ -114,10 +114,14 @@ impl TreeControl {
         self.topology().lookup(guid).inspect(|node| node.missed.set_rebuilding(false));
     }
 
-    /// Changes whether a leaf is used. `false` if there is no such leaf.
+    /// Changes whether a leaf is used. `false` if there is no such leaf, or if it is to be used and was given up because it hangs, and has not
+    /// answered yet what it was asked.
     pub fn set_leaf_state(&mut self, guid: Guid, state: LeafState) -> bool {
         match self.topology().lookup(guid).map(|node| &node.kind) {
             Some(Kind::Leaf(leaf)) => {
+                if state.is_readable() && leaf.watch().is_some_and(|watch| !watch.take_back()) {
+                    return false;
+                }
                 leaf.set_state(state);
                 self.common.reflow.lost();
                 true

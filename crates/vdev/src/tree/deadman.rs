@@ -19,8 +19,8 @@
 //!    pool goes on. A read that comes late harms nothing.
 //!
 //! **Invariants.**
-//! 1. A leaf that was given up is asked nothing until the pool is opened anew: a late write lands on nothing newer than itself.
-//!    Data that it has missed is read from other leaves from then on, also when the pool is opened anew.
+//! 1. A leaf that was given up is asked nothing until it has answered everything and is taken back, or the pool is opened anew: a late write
+//!    lands on nothing newer than itself. Data that it has missed is read from other leaves until a resilver has written it.
 //! 2. *Without the device* the outage of its top-level vdev has to be empty ([`VdevTree::outage`]): what another leaf has
 //!    missed may be on the device that hangs alone.
 //! 3. Nothing that was written in memory is lost by a hang: it is on enough devices, or it is kept and the pool waits.
@@ -29,8 +29,9 @@
 //! device open, and with it the lock that keeps other writers out, until the answer or the end of the process.
 //!
 //! **Rejected.** *Sending the request again* (what `zfs_deadman_failmode=continue` stands for): the first one may land after the
-//! second, and after what came later. So it is the same as `wait` here. *Taking the leaf back once it has answered*: it would
-//! need a resilver; the next import finds in its labels and its dirty time log what it lacks.
+//! second, and after what came later. So it is the same as `wait` here. *Opening the device a second time while an answer is missing*: the same
+//! again. *Taking the leaf back by itself once it has answered*: a device that hung for a minute is left to a person (`online`, `clear`), as one
+//! that was faulted for its errors; the resilver that follows writes what it lacks.
 //!
 //! **Left open.** Devices that hang together are judged one by one, so a mirror that could have waited for both goes on with one.
 
@@ -74,7 +75,7 @@ impl Deadman {
 pub struct HangStatus {
     /// For how long it has not answered; none if it has by now.
     pub silent: Option<Duration>,
-    /// It was given up: it is not used until the pool is opened anew.
+    /// It was given up: it is not used until it has answered, and a person says so or the pool is opened anew.
     pub is_given_up: bool,
 }
 
@@ -136,7 +137,7 @@ impl Topology {
             leaf.set_state(LeafState::Faulted);
             watch.give_up();
             assert!(watch.is_given_up(), "a leaf that was given up is asked nothing more (invariant 1)");
-            "the pool goes on without it until it is opened anew"
+            "the pool goes on without it until it has answered and is cleared"
         } else if kind == watch::Kind::Change {
             suspension.suspend_for_hang(hangs.clone());
             "the pool waits for it"
