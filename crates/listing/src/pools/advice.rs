@@ -173,6 +173,7 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         }
         Condition::Errata(number) => errata_of_import(number).1,
         Condition::LostDevices => ATTACH,
+        Condition::MissingLog => MISSING_LOG.action,
         Condition::CoarseSectors => "The pool can be imported read-only.",
         _ if is_online => BY_NAME,
         _ if is_lost => DAMAGED,
