@@ -117,6 +117,18 @@ pub fn own_mark(guid: Guid) -> Option<u64> {
     u64::from_str_radix(path.file_name()?.to_str()?.split_once('-')?.1, 16).ok()
 }
 
+/// Whether a note says that a pool is open for writing, or was not exported by its last user.
+#[must_use]
+pub fn is_noted(guid: Guid) -> bool {
+    let Ok(folder) = folder() else { return false };
+    let (prefix, readers) = (format!("{:016x}-", guid.0), format!("{:016x}-r", guid.0));
+    std::fs::read_dir(&folder).into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with(&prefix) && !name.starts_with(&readers)
+    })
+}
+
 /// The processes that show a pool read-only.
 #[must_use]
 pub fn readers(guid: Guid) -> Vec<u32> {

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cenote_dsl::name::pool_of;
+use cenote_format::ids::Guid;
 use cenote_fuse::{MountError, Unmount};
-use cenote_host::{CacheFile, Mounted, Mounts, users_of};
-use cenote_spa::{PoolState, find};
+use cenote_host::{CacheFile, Mounted, Mounts, owners, users_of};
+use cenote_spa::{FoundPool, PoolState, find};
 use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
@@ -156,7 +157,12 @@ pub(crate) async fn await_written(session: &Session, socket: &Path, who: &Who, m
         session.handle().sleep(POLL).await;
     }
     let (pools, _) = find(session.handle(), &who.devices).await;
-    let state = pools.iter().find(|pool| pool.guid.0 == who.guid).map(|pool| pool.state());
+    let state = pools.iter().find(|pool| pool.guid.0 == who.guid).map(FoundPool::state);
+    // Devices that were renamed while it ran are not found where it had them. Its note, beside its socket, goes when the pool is exported.
+    let is_noted_here = CacheFile::of_user().is_ok_and(|cache| socket.starts_with(cache.dir()));
+    if state.is_none() && is_noted_here && !owners::is_noted(Guid(who.guid)) {
+        return Ok(());
+    }
     // By then another process may have opened it again, which found it exported.
     let devices: Vec<&Path> = who.devices.iter().map(PathBuf::as_path).collect();
     if state == Some(PoolState::Exported) || cenote_host::holder::of(devices).is_some() {

@@ -17,7 +17,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::layout::{ASHIFT_MAX, ASHIFT_MIN};
-use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe, probe_device};
+use cenote_vdev::leaf::{LabelProblem, LabelReport, UberblockCopy, probe, probe_device};
 use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
@@ -482,7 +482,12 @@ fn leaves_of(report: &LabelReport) -> Vec<(Guid, FoundLeaf)> {
         if txg == Txg(0) || config.list("vdev_tree").is_none() {
             continue;
         }
-        let bad_labels = LABEL_COUNT - report.good_labels();
+        // A device that has grown has none at its new end yet: nothing is damaged.
+        let has_grown = report.labels.iter().enumerate().all(|(index, label)| match index < LABEL_COUNT / 2 {
+            true => label.config.is_ok(),
+            false => label.config == Err(LabelProblem::Empty),
+        });
+        let bad_labels = if has_grown { 0 } else { LABEL_COUNT - report.good_labels() };
         let uberblocks = report.uberblocks.clone();
         let leaf = FoundLeaf { guid, disk: report.disk.clone(), config: config.clone(), txg, uberblocks, bad_labels };
         // A label of another leaf is of an earlier life of the device.

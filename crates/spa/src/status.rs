@@ -37,6 +37,8 @@ pub enum Condition {
     FaultedDevice,
     /// Missing devices that the pool can do without.
     MissingDevice,
+    /// A log that is not mirrored, or has lost all of its devices.
+    MissingLog,
     /// Devices that the pool can do without are there, and have no label of it.
     MissingLabel,
     /// Devices have missed txgs and not made up for them.
@@ -64,7 +66,7 @@ impl Condition {
     #[must_use]
     pub const fn message(self) -> Option<&'static str> {
         match self {
-            Self::MissingDevice => Some("ZFS-8000-2Q"),
+            Self::MissingDevice | Self::MissingLog => Some("ZFS-8000-2Q"),
             Self::MissingLabel => Some("ZFS-8000-4J"),
             Self::LostDevices => Some("ZFS-8000-3C"),
             Self::DataErrors => Some("ZFS-8000-8A"),
@@ -198,6 +200,9 @@ fn condition_of(status: &VdevStatus, replacing: &BTreeSet<Guid>) -> Option<Condi
     }
     if is_faulted {
         return Some(Condition::FaultedDevice);
+    }
+    if status.children.iter().any(|top| top.is_log && top.state == VdevState::Unavailable) {
+        return Some(Condition::MissingLog);
     }
     if is_missing {
         return Some(Condition::MissingDevice);

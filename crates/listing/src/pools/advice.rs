@@ -57,6 +57,10 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to continue functioning in a degraded state.",
             "Attach the missing device and online it using 'zpool online'.",
         ),
+        Condition::MissingLog => (
+            "A log device could not be opened.  The pool continues without it, in a\n\tdegraded state.",
+            "Attach the missing device and online it using 'zpool online', or take it\n\tout of the pool using 'zpool remove'.",
+        ),
         Condition::MissingLabel => (
             "One or more devices could not be used because the label is missing or\n\tinvalid.  Sufficient replicas exist for the pool to continue\n\tfunctioning in a degraded state.",
             "Replace the device using 'zpool replace'.",
@@ -158,7 +162,9 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         Condition::Verifying | Condition::Rebuilt => "One or more devices were being resilvered.",
         Condition::MissingLabel => "One or more devices contains corrupted data.",
         Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
-        Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
+        Condition::LostDevices | Condition::MissingDevice | Condition::MissingLog => {
+            "One or more devices are missing from the system."
+        }
         Condition::LostTxgs | Condition::MissedTxgs => "One or more devices need to be resilvered.",
         Condition::DataErrors => "The pool data is corrupted.",
         Condition::DeviceErrors => "One or more devices contains corrupted data.",
@@ -175,6 +181,7 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         }
         Condition::Errata(number) => errata_of_import(number).1,
         Condition::LostDevices => ATTACH,
+        Condition::MissingLog => MISSING_LOG.action,
         Condition::CoarseSectors => "The pool can be imported read-only.",
         _ if is_online => BY_NAME,
         _ if is_lost => DAMAGED,
@@ -195,6 +202,13 @@ pub(super) const ACTIVE: ImportAdvice = ImportAdvice {
     status: Some("The pool is currently imported by another system."),
     action: "The pool must be exported from the other system\n\tbefore it can be safely imported.",
     message: Some("ZFS-8000-EY"),
+};
+
+/// For a pool that lacks a log device alone, which a line after it names.
+pub(super) const MISSING_LOG: ImportAdvice = ImportAdvice {
+    status: Some("A log device is missing from the system, with what it holds:"),
+    action: "The pool cannot be imported unless the device is attached, or 'zpool import -m' is\n\tused, which gives up what it holds.",
+    message: Some("ZFS-8000-6X"),
 };
 
 /// For a pool that lacks devices, without a description of them.
@@ -256,6 +270,7 @@ mod tests {
         Condition::DataErrors,
         Condition::FaultedDevice,
         Condition::MissingDevice,
+        Condition::MissingLog,
         Condition::MissedTxgs,
         Condition::DeviceErrors,
         Condition::OfflineDevice,

@@ -67,18 +67,25 @@ impl Importable {
                     }
                 };
                 let tree = found_tree(&found, &name, names);
-                let is_described = |tree: &Tree| tree.root.children.iter().all(|top| top.kind != MISSING);
-                let advice = match &error {
-                    // Labels describe each device.
-                    SpaError::MissingDevices { .. } if too_small_is_none && tree.as_ref().is_some_and(is_described) => {
-                        advice::of_import(Some(Condition::LostDevices), false, true)
-                    }
-                    _ => advice,
-                };
-                (tree, "UNAVAIL", advice, lines)
+                if matches!(error, SpaError::MissingLog { .. }) {
+                    // The pool can do without it, as its state says.
+                    (tree, "DEGRADED", advice::MISSING_LOG, lines)
+                } else {
+                    let is_described = |tree: &Tree| tree.root.children.iter().all(|top| top.kind != MISSING);
+                    let advice = match &error {
+                        // Labels describe each device.
+                        SpaError::MissingDevices { .. }
+                            if too_small_is_none && tree.as_ref().is_some_and(is_described) =>
+                        {
+                            advice::of_import(Some(Condition::LostDevices), false, true)
+                        }
+                        _ => advice,
+                    };
+                    (tree, "UNAVAIL", advice, lines)
+                }
             }
         };
-        if needs_force && state != "UNAVAIL" {
+        if needs_force && state != "UNAVAIL" && advice.status != advice::MISSING_LOG.status {
             advice = advice::OTHER_SYSTEM;
             lines = Vec::new();
         }
@@ -150,7 +157,8 @@ pub(super) fn refusal(error: &SpaError) -> (ImportAdvice, Vec<String>) {
         SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
         SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features.clone()),
         SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
-        SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
+        SpaError::MissingDevices { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
+        SpaError::MissingLog { device, .. } => (advice::MISSING_LOG, vec![device.clone()]),
         SpaError::NoRoot { last, .. } => (advice::DAMAGED_ROOT, vec![last.clone()]),
         SpaError::Pool { error: PoolError::Contradiction(what), .. } => (advice::DAMAGED_ROOT, vec![what.clone()]),
         error if is_of_data(error) => (advice::DAMAGED_ROOT, vec![error.to_string()]),

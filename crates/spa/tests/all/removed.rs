@@ -8,7 +8,9 @@ use std::time::Duration;
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::Guid;
 use cenote_sim::{Machine, disk};
-use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Offline, Pool, Refusal, SpaError, TopKind};
+use cenote_spa::{
+    AddOptions, AuxSpec, Condition, ImportOptions, Offline, Pool, Refusal, SpaError, TopKind, device_condition,
+};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime, both};
 use cenote_vdev::config::{AllocationClass, VdevKind};
@@ -312,6 +314,10 @@ fn a_log_device_that_failed_or_is_lost_can_be_removed() {
                 let how = ImportOptions { missing_log: true, ..import_with(&[]) };
                 pool = opened_pool(&handle, &machine.paths[..1], how).await.unwrap();
                 (fs, log) = opened_files(&pool).await.unwrap();
+                // It goes on without the log, as its state says.
+                let status = pool.tree().unwrap().status();
+                assert_eq!((status.state, status.children[1].state), (VdevState::Degraded, VdevState::Unavailable));
+                assert_eq!(device_condition(&status), Some(Condition::MissingLog));
             } else {
                 machine.disks[1].set_faults(|_, _| Fault::Error(std::io::ErrorKind::BrokenPipe));
                 change(&fs, &tree, &mut rng).await;

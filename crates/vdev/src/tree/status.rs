@@ -155,8 +155,8 @@ impl Topology {
     fn status_for(&self, reading: bool) -> VdevStatus {
         let of_top = |top: &Top| VdevStatus { is_log: top.is_log, ..self.node_status(self.node(top.node), reading) };
         let children: Vec<_> = self.tops.iter().map(of_top).collect();
-        // A pool goes on without a log device that is taken off.
-        let is_off = |top: &VdevStatus| top.is_log && top.state == VdevState::Offline;
+        // A pool goes on without its log devices, taken off or lost: what they hold is in memory too, or was given up by whoever opened it.
+        let is_off = |top: &VdevStatus| top.is_log && !top.state.is_readable();
         let off_count = children.iter().filter(|top| is_off(top)).count();
         let state = combine(&children, off_count);
         let is_lost = children.iter().any(|top| !is_off(top) && !top.state.is_readable());
