@@ -96,12 +96,13 @@ fn live(number: u64, has_snapshots: bool) -> Option<(u64, String)> {
 }
 
 /// The bugs that tests of a crate find.
-const ELSEWHERE: [&[Mutant]; 11] = [
+const ELSEWHERE: [&[Mutant]; 12] = [
     Mutant::OF_STREAMS,
     Mutant::OF_HOSTS,
     Mutant::OF_REPAIRS,
     Mutant::OF_CACHES,
     Mutant::OF_REMOVALS,
+    Mutant::OF_SCANNED_REMOVALS,
     Mutant::OF_SPLITS,
     Mutant::OF_CONDENSING,
     Mutant::OF_EXPANSIONS,

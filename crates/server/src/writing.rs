@@ -185,9 +185,14 @@ impl Writing {
         for job in pool.jobs() {
             let bytes = job.left_bytes;
             if job.name == "remove" {
-                session.advise(
-                    "the removal is not done yet; it goes on when the pool is next used, and 'zpool remove -s' stops it",
-                );
+                match job.stalled {
+                    Some(reason) => session.warn(format!(
+                        "the removal {reason}; 'zpool resilver', or a mount of the pool, goes on with both"
+                    )),
+                    None => session.advise(
+                        "the removal is not done yet; it goes on when the pool is next used, and 'zpool remove -s' stops it",
+                    ),
+                }
                 continue;
             }
             if job.name == "condense" {

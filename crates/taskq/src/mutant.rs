@@ -77,6 +77,8 @@ mutants! {
     EvacuatedCopyKept = "evacuated-copy-kept",
     /// Some copies of an evacuation are not written.
     EvacuationUncopied = "evacuation-uncopied",
+    /// A removal copies what the devices of a mirror have, though they differ.
+    EvacuationUncompared = "evacuation-uncompared",
     /// The legs of a pool that is split are the new pool's before the first one is marked on disk.
     SplitUnmarked = "split-unmarked",
     /// The first sectors of a raidz that is expanded are copied over themselves, without the scratch area.
@@ -229,6 +231,9 @@ impl Mutant {
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
+
+    /// Those of removals, which tests of scans find (`scan`, `removal_tests`).
+    pub const OF_SCANNED_REMOVALS: &[Self] = &[Self::EvacuationUncompared];
 
     /// That of mappings that are condensed, which tests of the pool find (`spa`, `condensed`).
     pub const OF_CONDENSING: &[Self] = &[Self::CondensedEntryLost];

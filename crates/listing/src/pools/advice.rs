@@ -254,7 +254,7 @@ pub(super) const DAMAGED_ROOT: ImportAdvice =
 mod tests {
     use super::*;
 
-    const ALL: [Condition; 20] = [
+    const ALL: [Condition; 21] = [
         Condition::Verifying,
         Condition::Rebuilt,
         Condition::MissingLabel,

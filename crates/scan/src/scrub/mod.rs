@@ -17,6 +17,8 @@ mod errors;
 #[cfg(test)]
 mod label_tests;
 pub(crate) mod reads;
+#[cfg(test)]
+mod removal_tests;
 mod sorted;
 #[cfg(test)]
 mod tests;

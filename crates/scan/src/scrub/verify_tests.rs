@@ -21,7 +21,7 @@ use super::tests::open_again;
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 const DRAID: Layout = &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)];
 
-async fn change(pool: &Pool, seed: u64, txgs: u64) {
+pub(super) async fn change(pool: &Pool, seed: u64, txgs: u64) {
     let mut rng = Rng::new(seed);
     for _ in 0..txgs {
         let head = pool.open_head("written").await.unwrap();
@@ -33,7 +33,7 @@ async fn change(pool: &Pool, seed: u64, txgs: u64) {
 }
 
 /// Blocks of data, which have one copy: some mebibytes.
-async fn fill(pool: &Pool, seed: u64) {
+pub(super) async fn fill(pool: &Pool, seed: u64) {
     change(pool, seed, 2).await;
     let head = pool.open_head("written").await.unwrap();
     let objects = make_objects(&head, 4).await;

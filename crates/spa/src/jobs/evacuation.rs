@@ -24,6 +24,12 @@
 //! **Frees** (`sync::removed`) of what is not mapped yet: the range is not in use any more when it is placed. Of what is mapped: the copy is freed. A range
 //! is mapped for all frees of the txg whose slice has placed it, since slices come first in a sync. So nothing is in between.
 //!
+//! **Legs that differ.** Who has only ranges does not know which leg of a mirror is right. So where legs have different bytes in a range in use, nothing is
+//! placed: a scrub of all blocks begins, which knows the blocks and writes bad copies again, and the range is read once more after it. What differs then
+//! belongs to no block that can be made good (a block of a log that is allocated and was not written, one with no good copy), and is copied side by side. So a
+//! removal has one scrub at most while the pool is open, and none if its legs are the same. A scrub that gives way to a resilver begins anew; one that is
+//! paused has the removal wait, and one that a person gives up has it go on. Nothing of this is on disk: after a crash legs are compared again.
+//!
 //! **Ranges.** A piece may span gaps of `vdev_removal_max_span` that are not in use: fewer entries, longer reads. The gaps are freed in the copy, at once, and counted
 //! as obsolete. Where no space is left in one piece, the piece is cut.
 //!
@@ -40,7 +46,8 @@
 //! is read again.
 //!
 //! **Rejected.** *Copying in the slice*: the txg would wait for the reads. *Reading through checksums*: who has only ranges does not know the
-//! blocks; what one leg of a mirror had good, one leg of the other has good (`cenote_vdev::tree`'s `evacuate`). *An open txg held while data is
+//! blocks. *Copying legs that differ side by side at once* (OpenZFS): a vdev that is no mirror takes one of them, and the rot of one leg is of another then.
+//! *An open txg held while data is
 //! copied, as OpenZFS does*: clients would wait for that txg.
 
 use std::ops::Range;
@@ -88,6 +95,20 @@ struct Piece {
 
 type Read = Result<Vec<Piece>, VdevError>;
 
+/// What is known of legs that differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Legs {
+    /// They were the same so far.
+    #[default]
+    Same,
+    /// They differ at this offset of the vdev: a scrub is to begin.
+    Differ(u64),
+    /// It is under way.
+    Scrubbed(u64),
+    /// It has ended, or a person has given it up: what differs is copied.
+    Settled,
+}
+
 /// An evacuation that is under way.
 pub(crate) struct Running {
     pub(crate) vdev: VdevId,
@@ -99,6 +120,7 @@ pub(crate) struct Running {
     reading: Option<Join<Read>>,
     /// Nothing is left to be copied.
     is_copied: bool,
+    pub(crate) legs: Legs,
     /// The reason for which it has to be given up.
     pub(crate) failed: Option<String>,
 }
@@ -127,7 +149,17 @@ impl Running {
         phys: IndirectMappingPhys,
     ) -> Self {
         let planned_bytes = phys.max_offset_bytes;
-        Self { vdev, mapping_object, births_object, phys, planned_bytes, reading: None, is_copied: false, failed: None }
+        Self {
+            vdev,
+            mapping_object,
+            births_object,
+            phys,
+            planned_bytes,
+            reading: None,
+            is_copied: false,
+            legs: Legs::default(),
+            failed: None,
+        }
     }
 
     /// One that another process, or OpenZFS, has begun, and its mapping so far.
@@ -357,8 +389,33 @@ impl Running {
         Ok(copied_bytes)
     }
 
+    /// The first place in use where legs differ.
+    async fn difference(&self, rooms: &InTxg<'_>, pieces: &[Piece]) -> Result<Option<u64>, SpaError> {
+        for part in pieces.iter().flat_map(|piece| &piece.parts) {
+            let Some((first, others)) = part.contents.split_first().filter(|(_, others)| !others.is_empty()) else {
+                continue;
+            };
+            for range in self.next_to_copy(rooms, part.range.clone()).await?.unwrap_or_default() {
+                let bytes = (range.start - part.range.start) as usize..(range.end - part.range.start) as usize;
+                if others.iter().any(|other| other[bytes.clone()] != first[bytes.clone()]) {
+                    return Ok(Some(range.start));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The reason for which nothing is copied now.
+    fn waits_for(&self) -> Option<String> {
+        let (Legs::Differ(at) | Legs::Scrubbed(at)) = self.legs else { return None };
+        Some(format!("waits for a scrub, since devices of vdev {} differ at {at:#x}", self.vdev.0))
+    }
+
     async fn go_on(&mut self, rooms: &mut InTxg<'_>, tunables: &RemovalTunables) -> Result<u64, SpaError> {
         let mut copied_bytes = 0;
+        if self.waits_for().is_some() {
+            return Ok(0);
+        }
         if let Some(mut reading) = self.reading.take() {
             let Some(read) = rooms.handle.timeout(SLICE, &mut reading).await else {
                 // The devices are slow: the next txg looks again.
@@ -366,6 +423,16 @@ impl Running {
                 return Ok(0);
             };
             match read? {
+                Ok(pieces) if self.legs == Legs::Same && !mutant::is(Mutant::EvacuationUncompared) => {
+                    match (self.difference(rooms, &pieces).await?, pieces.first()) {
+                        (Some(at), Some(first)) => {
+                            self.planned_bytes = first.range.start;
+                            self.legs = Legs::Differ(at);
+                            return Ok(0);
+                        }
+                        _ => copied_bytes = self.place(rooms, pieces).await?,
+                    }
+                }
                 Ok(pieces) => copied_bytes = self.place(rooms, pieces).await?,
                 Err(error) => self.failed = Some(error.to_string()),
             }
@@ -477,6 +544,23 @@ impl Evacuation {
         this
     }
 
+    /// Whether legs differ, and a scrub is to begin.
+    pub(crate) fn wants_scrub(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| matches!(running.legs, Legs::Differ(_)))
+    }
+
+    /// The scrub that was wanted has begun, or it has ended: `is_settled` where legs are as good as they get, or a person says so.
+    pub(crate) fn scrub_is(&mut self, is_under_way: bool, is_settled: bool) {
+        let Some(running) = &mut self.running else { return };
+        running.legs = match running.legs {
+            Legs::Differ(at) if is_under_way => Legs::Scrubbed(at),
+            Legs::Differ(_) | Legs::Scrubbed(_) if is_settled => Legs::Settled,
+            Legs::Scrubbed(at) if !is_under_way => Legs::Differ(at),
+            legs => legs,
+        };
+        self.progress.stalled = running.waits_for();
+    }
+
     fn note(&mut self, removing: &Removing) {
         self.progress.left_bytes = removing.to_copy_bytes.saturating_sub(removing.copied_bytes);
     }
@@ -500,7 +584,7 @@ impl Job for Evacuation {
     }
 
     fn is_stuck(&self) -> bool {
-        self.tunables.zfs_removal_suspend_progress
+        self.tunables.zfs_removal_suspend_progress || self.progress.stalled.is_some()
     }
 
     fn progress(&self) -> &Progress {
@@ -520,6 +604,7 @@ impl Job for Evacuation {
         let Some(running) = &mut self.running else { return Ok(()) };
         let vdev = running.vdev;
         self.progress.done_bytes += running.go_on(rooms, &self.tunables).await?;
+        self.progress.stalled = running.waits_for();
         if let Some(removing) = rooms.blocks.removing {
             let left_bytes = removing.to_copy_bytes.saturating_sub(removing.copied_bytes);
             rooms.blocks.space.with(|allocator| allocator.set_left_to_copy(vdev, Some(left_bytes)));

@@ -395,7 +395,7 @@ impl Syncer {
             return Ok(());
         }
         self.resilver_if_needed().await?;
-        if has_ended { self.begin_verification().await } else { Ok(()) }
+        if has_ended || self.jobs.evacuation.wants_scrub() { self.begin_verification().await } else { Ok(()) }
     }
 
     async fn end_scan(&mut self, ended: EndedScan) -> Result<(), SpaError> {

@@ -64,21 +64,29 @@ impl Syncer {
         !self.unverified().is_empty()
     }
 
-    /// Begins the scrub that verifies, in the open txg, if there is to be one and nothing else is under way.
+    /// Begins the scrub that verifies, in the open txg, if there is to be one and nothing else is under way. So it does where an evacuation has found
+    /// that legs differ.
     pub(crate) async fn begin_verification(&mut self) -> Result<(), SpaError> {
+        let has_difference = self.jobs.evacuation.wants_scrub();
         let is_busy = self.jobs.scan.is_running()
             || self.jobs.scan.is_resilver_wanted
             || self.jobs.error_scrub.is_running()
             || self.jobs.rebuild.is_active();
-        if is_busy || self.unverified().is_empty() {
+        if is_busy || !has_difference && self.unverified().is_empty() {
             return Ok(());
         }
-        self.start_scan(ScanFunction::SCRUB, (Txg(0), self.txg)).await
+        self.start_scan(ScanFunction::SCRUB, (Txg(0), self.txg)).await?;
+        self.jobs.evacuation.scrub_is(true, false);
+        Ok(())
     }
 
     /// A scan has ended: what it has verified is not held any more.
     pub(super) async fn end_verification(&mut self, ended: &EndedScan) -> Result<(), SpaError> {
         let EndedScan { phys, is_complete, unrepaired, back, .. } = ended;
+        let is_whole = *is_complete && phys.function == ScanFunction::SCRUB && phys.min_txg.0 == 0;
+        if !self.jobs.evacuation.wants_scrub() {
+            self.jobs.evacuation.scrub_is(false, is_whole);
+        }
         if !is_complete || phys.function != ScanFunction::SCRUB || phys.min_txg.0 > 0 {
             return Ok(());
         }
@@ -99,6 +107,7 @@ impl Syncer {
 
     /// Holds nothing any more: a person has given the scrub up.
     pub(crate) fn give_verification_up(&mut self) -> Result<(), SpaError> {
+        self.jobs.evacuation.scrub_is(false, true);
         self.unverified().into_iter().try_for_each(|guid| self.verified(guid))
     }
 

@@ -151,7 +151,7 @@ async fn removal(view: &Facts) -> Result<Option<Copying>> {
         to_copy_bytes: removal.to_copy_bytes,
         copied_bytes: removal.copied_bytes,
         mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
-        waits: None,
+        waits: view.job("remove").and_then(|job| job.stalled.clone()),
         here: copied_here(view, "remove"),
         is_left: !is_in_use(view),
     }))
@@ -233,10 +233,11 @@ impl Copying {
             }
             ScanState::SCANNING => {
                 let (rate, percent, left) = self.progress(now_s);
-                let left = match left {
+                let left = match (&self.waits, left) {
+                    (Some(reason), _) => format!("paused for scrub\n\tthe removal {reason}"),
                     _ if self.is_left => LEFT.to_owned(),
-                    left if left < 30 * 86_400 => format!("{} to go", minutes(left)),
-                    _ => "(copy is slow, no estimated time)".to_owned(),
+                    (None, left) if left < 30 * 86_400 => format!("{} to go", minutes(left)),
+                    (None, _) => "(copy is slow, no estimated time)".to_owned(),
                 };
                 format!(
                     "remove: Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {percent:.2}% done, {left}\n",
