@@ -31,6 +31,14 @@ const JOBS: [&str; 5] = ["remove", "raidz_expand", "checkpoint", "initialize", "
 /// The longest that a schedule waits in its course until nothing is to be resilvered, in looks.
 const QUIET_LOOKS_MAX: u64 = 40;
 
+/// Whether an expansion waits for a person, who is to end the use of a spare: both that and the device for which it stands have everything, and nothing
+/// else ends it (as in OpenZFS, which expands no raidz with a child that is no leaf).
+fn waits_for_detach(pool: &Pool, all: &[Leaf]) -> bool {
+    let is_waiting = pool.jobs().iter().any(|job| job.name == "raidz_expand" && job.stalled.is_some());
+    let has_all = |leaf: &Leaf| all.iter().filter(|of| of.is_beside(leaf)).all(|of| of.has_all);
+    is_waiting && all.iter().any(|leaf| leaf.has_company && has_all(leaf))
+}
+
 impl World {
     /// Has all disks work, and mends the pool as a person does whom `zpool status` advises.
     pub(super) async fn heal(&mut self, mut pool: Pool) -> Result<Pool, String> {
@@ -51,7 +59,7 @@ impl World {
             for leaf in leaves(&pool)?.into_iter().filter(|leaf| !leaf.is_used) {
                 self.mend_leaf(&pool, &leaf).await?;
             }
-            if round > 2 {
+            if round > 2 || waits_for_detach(&pool, &leaves(&pool)?) {
                 self.part_company(&pool).await?;
             }
             let asked = self.answered("resilver", pool.resilver()).await?;
@@ -135,9 +143,9 @@ impl World {
             let scan = pool.scan().await.map_err(words)?;
             let is_busy = scan.is_some_and(|scan| scan.state == ScanState::SCANNING);
             let is_rebuilding = pool.peek(|syncer| syncer.is_rebuilding()).await.map_err(words)?;
-            let is_at_work = pool.jobs().iter().any(|job| JOBS.contains(&job.name));
-            // A distributed spare lies on all others, and is whole when they are there.
             let all = leaves(pool)?;
+            let is_at_work = pool.jobs().iter().any(|job| JOBS.contains(&job.name)) && !waits_for_detach(pool, &all);
+            // A distributed spare lies on all others, and is whole when they are there.
             let is_complete = all.iter().all(|leaf| leaf.is_used);
             let is_behind =
                 all.iter().any(|leaf| leaf.is_used && !leaf.has_all && (is_complete || !leaf.is_distributed()));

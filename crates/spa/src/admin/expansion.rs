@@ -46,6 +46,21 @@ fn word(reflow: Reflow) -> u64 {
     state << 55 | reflow.synced_bytes >> 9
 }
 
+/// The reason for which an expansion waits because of a child, with what a person can do.
+fn reason_of(child: Option<&VdevConfig>) -> String {
+    let Some(child) = child else { return "waits until all devices are there".to_owned() };
+    let names: Vec<String> = child.leaves().into_iter().map(VdevConfig::display_name).collect();
+    match (&child.kind, &names[..]) {
+        (VdevKind::Spare, [old, .., spare]) => {
+            format!(
+                "waits until {old} has all of its data and {spare} does not stand for it any more ('zpool detach' of either)"
+            )
+        }
+        (_, [old, .., new]) => format!("waits until {new} has replaced {old}"),
+        _ => format!("waits until {} is there and has all of its data", child.display_name()),
+    }
+}
+
 impl Syncer {
     /// Finds out whether a raidz vdev can have a further child; changes nothing.
     pub(super) async fn plan_expansion(
@@ -225,10 +240,7 @@ impl Syncer {
         let vdev = running.vdev;
         if let Some(child) = self.devices.tree.reflow_obstacle(vdev) {
             if matches!(running.step, Step::Idle) {
-                let leaves = self.devices.root_vdev.config.leaves();
-                let name = leaves.into_iter().find(|leaf| leaf.guid == child).map(VdevConfig::display_name);
-                let name = name.unwrap_or_else(|| "one that is being replaced".to_owned());
-                running.waits_for = Some(format!("waits until {name} is there and has all of its data"));
+                running.waits_for = Some(reason_of(self.devices.root_vdev.vdev(child).map(|(_, child)| child)));
                 // If a device failed before, it was this one.
                 running.not_before = None;
                 return Ok(());

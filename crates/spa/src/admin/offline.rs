@@ -463,6 +463,8 @@ impl Syncer {
             // It was given up while it was open.
             if !self.devices.tree.set_leaf_state(guid, LeafState::Online) {
                 reason = Some("it hangs: it has not answered yet what it was asked before".to_owned());
+            } else if !was_used {
+                next.unspare(guid)?;
             }
         }
         drop(paused);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_sim::{Machine, disk};
-use cenote_spa::{AttachOptions, ImportOptions, NewDevice, Pool, Refusal, SpaError, TopKind};
+use cenote_spa::{AddOptions, AttachOptions, AuxSpec, ImportOptions, NewDevice, Pool, Refusal, SpaError, TopKind};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::config::VdevKind;
@@ -209,6 +209,50 @@ fn an_expansion_that_is_cut_off_goes_on_and_ends_as_one_that_was_not_18920() {
         });
     }
     assert!(begun > 5 && amid > 1, "{begun} expansions were cut off, {amid} were looked at");
+}
+
+/// Goal: an expansion does not go on while a spare stands for a child, says whose detaching it waits for, and ends after that. Method: a person has a
+/// spare replace a child that is well, in the middle; so nothing but a person ends its use.
+#[test]
+fn an_expansion_waits_for_the_detaching_of_a_spare_and_says_so() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_with(&runtime, 5, cenote_sim::slow());
+    let mut rng = Rng::new(1);
+    runtime.block_on(async {
+        let (pool, fs, log) = used(&handle, &machine.part(0..3), LAYOUTS[0], &mut rng).await;
+        let spares = vec![disk(&handle, &machine.paths[4]).await.unwrap()];
+        let auxiliaries = AuxSpec { spares, caches: Vec::new() };
+        pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
+        widen(&handle, &machine, &pool, 3).await.unwrap();
+        let view = pool.view(&ImportOptions::default()).await.unwrap();
+        let (old, spare) = (view.vdevs().children[0].children[1].guid, view.spares().await.unwrap()[0].guid);
+        let options = AttachOptions {
+            old,
+            new: NewDevice::Spare(spare),
+            is_replacing: true,
+            is_sequential: false,
+            ashift: Some(12),
+            seed: None,
+        };
+        pool.attach_device(options).await.unwrap();
+        cenote_scan::attend(&pool);
+        for _ in 0..200 {
+            handle.sleep(Duration::from_secs(1)).await;
+            let status = pool.tree().unwrap().status();
+            if status.leaves().iter().all(|leaf| leaf.missed.is_empty()) {
+                break;
+            }
+        }
+        work(&fs, &mut rng, 2).await;
+        pool.sync().await.unwrap();
+        pool.sync().await.unwrap();
+        let stalled = pool.jobs().into_iter().find(|job| job.name == "raidz_expand").and_then(|job| job.stalled);
+        let told = "waits until /disk1 has all of its data and /disk4 does not stand for it any more";
+        assert!(stalled.as_ref().is_some_and(|why| why.starts_with(told)), "{stalled:?}");
+        pool.detach_device(spare).await.unwrap();
+        finish(&handle, &machine.part(0..4), (pool, fs, log), "after the spare").await;
+    });
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::Txg;
-use cenote_spa::{Clock, Host, ImportOptions, Pool, TopKind, WriteOptions, find, import, open};
+use cenote_spa::{AddOptions, AuxSpec, Clock, Host, ImportOptions, Pool, TopKind, WriteOptions, find, import, open};
 use cenote_taskq::sim::disk::{Fault, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Instant, Runtime};
 use cenote_vdev::tree::{HangStatus, VdevState, VdevStatus};
 
-use cenote_sim::Machine;
+use cenote_sim::{Machine, disk};
 
 use cenote_testkit::Part;
 
@@ -212,6 +212,41 @@ fn a_device_that_hung_is_used_again_once_it_has_answered_and_not_before() {
             assert_disk_is_known_to_lack(&handle, &machine, "used again").await;
         });
     }
+}
+
+/// Regression: the spare stayed, since the device had never been closed.
+#[test]
+fn a_spare_goes_when_the_device_that_hung_is_online_again_and_has_everything() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 3, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine.part(0..2), REDUNDANT[0], small()).await;
+        let spares = vec![disk(&handle, &machine.paths[2]).await.unwrap()];
+        let auxiliaries = AuxSpec { spares, caches: Vec::new() };
+        pool.add_vdevs(AddOptions { auxiliaries, ..AddOptions::default() }).await.unwrap();
+        arm(&handle, &machine.disks[0], Point::Write(1), Late::By(SLOW));
+        let armed = handle.now();
+        comment(&pool, "while a disk hangs").await.unwrap();
+        let old = leaf(&pool.devices().unwrap(), "/disk0").guid;
+        assert_eq!(pool.use_spares().await.unwrap().len(), 1);
+        cenote_scan::attend(&pool);
+        handle.sleep_until(armed + SLOW + SLOW).await;
+        assert!(pool.online_device(old, Vec::new()).await.unwrap().state.is_readable());
+        let mut count = 3;
+        for _ in 0..100 {
+            handle.sleep(Duration::from_secs(1)).await;
+            pool.finish_replacing().await.unwrap();
+            count = pool.devices().unwrap().leaves().len();
+            if count == 2 {
+                break;
+            }
+        }
+        assert_eq!(count, 2, "{:?}", pool.devices());
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths[..2]).await;
+        assert_clean(&report, "without the spare");
+    });
 }
 
 #[test]

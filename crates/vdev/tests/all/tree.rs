@@ -621,6 +621,30 @@ fn a_removed_vdevs_split_block_is_pieced_together_from_any_mixture_of_good_copie
     assert_eq!(read(&made, &tree, 4096, &want[4096..8192]).unwrap()[..], want[4096..8192]);
 }
 
+/// Goal: a removed vdev's block that its devices give once and then no more is a block that was read, with faults; a scrub had a panic of that. Method:
+/// all devices that have it fail as soon as it was verified.
+#[test]
+fn a_removed_vdevs_block_that_is_given_once_and_then_no_more_was_read() {
+    let made = removed();
+    let want = pattern(4096, 14);
+    for guid in [10, 11] {
+        made.disk(guid).write(START_BYTES + 8192, &want);
+    }
+    let tree = made.tree(&[]);
+    tree.set_indirect_map(Arc::new(Mapping(vec![(0, segment(0, 4096, 1, 8192))])));
+    let verify = |bytes: &[u8]| {
+        [10, 11].iter().for_each(|guid| made.disk(*guid).fail(0..Made::DISK_BYTES));
+        bytes == want
+    };
+    let context = ReadContext::new(BIRTH);
+    let read = tree.read_copies(TOP, 0, want.len() as u64, &verify, &context);
+    let report = made.runtime.block_on(read).unwrap();
+    assert_eq!((&report.block[..], report.read_count), (&want[..], 1));
+    let failed: BTreeSet<_> = report.bad.iter().map(|fault| fault.guid.0).collect();
+    assert!(report.bad.iter().all(|fault| matches!(fault.kind, FaultKind::Read(_))), "{:?}", report.bad);
+    assert_eq!(failed, [10, 11].into());
+}
+
 #[test]
 fn mappings_that_lead_nowhere_are_named() {
     let made = removed();
