@@ -144,8 +144,8 @@ pub(super) fn hang(handle: &Handle, disk: &SimDisk, rng: &mut Rng) -> Ailment {
     Ailment::Hang(until)
 }
 
-/// Ends an ailment. A loss of unflushed writes that nobody was told of yet is told to writes until the next flush, and to that: one that is
-/// told to nobody cannot be known.
+/// Ends an ailment. A loss of unflushed writes that nobody was told of yet is told to the next flush: one that is told to nobody cannot be
+/// known.
 pub(super) fn end(disk: &SimDisk, ailment: &Ailment) {
     disk.clear_faults();
     if let Ailment::Away(is_told) = ailment
@@ -153,11 +153,10 @@ pub(super) fn end(disk: &SimDisk, ailment: &Ailment) {
     {
         let told = is_told.clone();
         disk.set_faults(move |request, _| {
-            let fails = request.kind != RequestKind::Read && !told.load(Ordering::Relaxed);
-            if request.kind == RequestKind::Flush {
-                told.store(true, Ordering::Relaxed);
+            match request.kind == RequestKind::Flush && !told.swap(true, Ordering::Relaxed) {
+                true => Fault::Error(ErrorKind::BrokenPipe),
+                false => Fault::None,
             }
-            if fails { Fault::Error(ErrorKind::BrokenPipe) } else { Fault::None }
         });
     }
 }

@@ -162,7 +162,7 @@ fn a_mirror_whose_devices_are_the_same_goes_without_a_scrub() {
     });
 }
 
-/// What no scrub makes good is copied, and the removal ends.
+/// Bytes that no scrub makes good are copied, and the removal ends.
 #[test]
 fn a_removal_waits_once_for_a_scrub_that_cannot_make_all_good() {
     let runtime = Runtime::simulated(8);

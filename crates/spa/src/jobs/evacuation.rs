@@ -95,7 +95,7 @@ struct Piece {
 
 type Read = Result<Vec<Piece>, VdevError>;
 
-/// What is known of legs that differ.
+/// The knowledge of legs that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Legs {
     /// They were the same so far.
