@@ -366,7 +366,8 @@ impl Syncer {
         Ok(self.txg)
     }
 
-    /// Has the pool have other vdevs, in which a leaf is not used or is none. Nothing has changed if it fails.
+    /// Has the pool have other vdevs, in which a leaf is not used or is none. If it fails nothing has changed but that the leaf may lack a part of this
+    /// txg, and is resilvered.
     pub(crate) async fn change_without(&mut self, guid: Guid, vdev: VdevId, next: RootVdev) -> Result<(), SpaError> {
         let disk = self.devices.root_vdev.disks.get(&guid).cloned();
         let paused = self.devices.tree.pause_mends().await;
@@ -385,10 +386,14 @@ impl Syncer {
         if let Some(refused) = refused {
             // It lacks what logs have written meanwhile.
             let missed = Dtl::of(self.txg.0..self.txg.0 + 2);
-            let missed = disk.as_ref().map(|_| (guid, &missed));
+            let is_used = disk.is_some();
+            let missed = is_used.then_some((guid, &missed));
             let paused = self.devices.tree.pause_mends().await;
             self.devices.tree.change_with(&self.devices.root_vdev.config, disk.map(|disk| (guid, disk)), missed)?;
             drop(paused);
+            if is_used {
+                self.jobs.scan.stayed.insert(guid, Dtl::of(self.txg.0..self.txg.0 + 2));
+            }
             return Err(refused);
         }
         self.devices.root_vdev = next;

@@ -394,8 +394,22 @@ impl Syncer {
         if is_last {
             return Ok(());
         }
+        self.note_stayed().await?;
         self.resilver_if_needed().await?;
         if has_ended || self.jobs.evacuation.wants_scrub() { self.begin_verification().await } else { Ok(()) }
+    }
+
+    /// Notes what leaves lack that were to be taken out of use and stayed. A txg that is to come is noted when it syncs.
+    async fn note_stayed(&mut self) -> Result<(), SpaError> {
+        for (guid, lacks) in std::mem::take(&mut self.jobs.scan.stayed) {
+            let is_later = lacks.ranges().last().is_some_and(|last| last.end > self.txg.0 + 1);
+            self.note_dtls(self.txg, 1, [(guid, lacks.before(Txg(self.txg.0 + 1)))].into()).await?;
+            match is_later {
+                true => drop(self.jobs.scan.stayed.insert(guid, lacks)),
+                false => self.jobs.scan.is_resilver_wanted = true,
+            }
+        }
+        Ok(())
     }
 
     async fn end_scan(&mut self, ended: EndedScan) -> Result<(), SpaError> {

@@ -413,6 +413,8 @@ pub(crate) struct Scan {
     pub(crate) is_resilver_wanted: bool,
     /// The same, while a resilver of all that leaves lack is under way: another one begins after it if they lack something still.
     pub(crate) is_wanted_again: bool,
+    /// Leaves that were to be taken out of use and stayed, with the txgs that they may lack a part of: logs were written without them meanwhile.
+    pub(crate) stayed: BTreeMap<Guid, Dtl>,
     /// A person wants devices that wait for the end of a resilver to have one now.
     pub(crate) is_restart_wanted: bool,
     pub(crate) tunables: ScanTunables,
