@@ -404,7 +404,8 @@ async fn scrub_in(objset: &Objset, error: &LoggedError) -> ErrorScrubbed {
     }
 }
 
-/// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there.
+/// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there. Its errors are known: they are
+/// counted no more, but those of gangs.
 async fn is_readable(objset: &Objset, error: &LoggedError) -> bool {
     let pointer = match pointer(objset, error).await {
         Ok(Some(pointer)) => pointer,
@@ -418,6 +419,10 @@ async fn is_readable(objset: &Objset, error: &LoggedError) -> bool {
     if error.birth.is_some_and(|birth| birth.0 != 0 && birth != pointer.logical_birth()) {
         return true;
     }
+    let zio = objset.dmu().zio();
+    if pointer.dvas().all(|dva| !dva.gang) {
+        return zio.read_speculative(&pointer).await.is_ok();
+    }
     let context = objset.context(error.object, pointer.level(), BlockId(error.block));
-    objset.dmu().zio().read_physical(&pointer, context).await.is_ok()
+    zio.read_physical(&pointer, context).await.is_ok()
 }

@@ -254,8 +254,12 @@ impl Pool {
             let _ = tree.as_ref().map(|tree| tree.set_sit_out(vdev.guid, false));
             let state = tree.as_ref().and_then(|tree| state_of(&tree.status(), vdev.guid));
             let is_used = state.is_some_and(VdevState::is_readable);
-            if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline && !is_used {
-                self.use_again(vdev.guid, Vec::new(), Again::Clear).await?;
+            if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline {
+                match is_used {
+                    // It may be in use and called ailing.
+                    true => self.pardon(Some(vdev.guid)).await?,
+                    false => drop(self.use_again(vdev.guid, Vec::new(), Again::Clear).await?),
+                }
             }
         }
         Ok(())

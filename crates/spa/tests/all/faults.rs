@@ -214,8 +214,9 @@ fn a_device_that_others_need_is_degraded_instead() {
         pool.export().await.unwrap();
         // Shown as ailing until it is cleared, also by the next import.
         let pool = reopened(handle, &machine.paths, small()).await;
-        assert_eq!(leaf(&pool, 0).1, LeafState::Degraded);
-        pool.pardon(None).await.unwrap();
+        let (guid, state) = leaf(&pool, 0);
+        assert_eq!(state, LeafState::Degraded);
+        pool.clear_device(guid).await.unwrap();
         assert_eq!(leaf(&pool, 0).1, LeafState::Online);
         pool.export().await.unwrap();
     });
