@@ -516,13 +516,15 @@ fn flip(disk: &SimDisk) {
 /// A checksum event has the members of OpenZFS's: the block, and how its bytes differ from the right ones wherever these were found.
 #[test]
 fn a_checksum_event_says_which_block_and_which_bits() {
-    // The layout; whether the right bytes can be found; whether a leaf has all of a block, so that its checksum is at fault.
-    let cases: [(Layout, bool, bool); 3] = [
-        (&[(TopKind::Mirror, 2)], true, true),
-        (&[(TopKind::Raidz { parity: 1 }, 3)], true, false),
-        (&[(TopKind::Single, 1)], false, true),
+    // The layout; whether the right bytes can be found; whether a leaf has all of a block, so that its checksum is at fault; a disk that has data. (A draid's first
+    // rows, 16 MiB of each disk, have their parity and their spare on the same disks.)
+    let cases: [(Layout, bool, bool, usize); 4] = [
+        (&[(TopKind::Mirror, 2)], true, true, 0),
+        (&[(TopKind::Raidz { parity: 1 }, 3)], true, false, 0),
+        (&[(TopKind::Draid { parity: 1, data: Some(2), spares: 1 }, 4)], true, false, 1),
+        (&[(TopKind::Single, 1)], false, true, 0),
     ];
-    for (number, (layout, is_found, is_whole)) in cases.into_iter().enumerate() {
+    for (number, (layout, is_found, is_whole, disk)) in cases.into_iter().enumerate() {
         let what = format!("case {number}");
         let runtime = Runtime::simulated(number as u64);
         let handle = runtime.handle();
@@ -531,7 +533,7 @@ fn a_checksum_event_says_which_block_and_which_bits() {
             let objects = make_filled(&handle, &machine, layout).await;
             let pool = reopened(&handle, &machine.paths, small()).await;
             let head = pool.open_head("written").await.unwrap();
-            flip(&machine.disks[0]);
+            flip(&machine.disks[disk]);
             for id in &objects {
                 let object = head.objset().object(*id).await;
                 for block in (0..BLOCKS).map(BlockId) {
