@@ -129,7 +129,7 @@ async fn look(disk: &Disk, pool: Guid, guid: Guid) -> Option<String> {
 }
 
 impl Syncer {
-    pub(super) fn used_disks(&self, which: Which) -> Vec<(Guid, Disk)> {
+    pub(crate) fn used_disks(&self, which: Which) -> Vec<(Guid, Disk)> {
         let root_vdev = &self.devices.root_vdev;
         let top_of = |guid| root_vdev.top_of(guid).map(|(vdev, _)| vdev);
         let is_meant = |guid: Guid| match which {

@@ -92,7 +92,7 @@ pub(crate) enum Again {
 
 impl Again {
     /// The event that tells of it.
-    const fn event(self) -> &'static str {
+    pub(crate) const fn event(self) -> &'static str {
         match self {
             Self::Clear => "vdev_clear",
             Self::Online => "vdev_online",
@@ -188,7 +188,7 @@ impl Pool {
     #[boxed]
     pub(crate) async fn pardon_for(&self, leaf: Option<Guid>, verb: Again) -> Result<(), SpaError> {
         self.events().forget_errors(leaf);
-        self.look_at_devices(Which::Condemned(leaf)).await?;
+        self.look_at_devices(Which::Condemned(leaf), verb).await?;
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
                 let states = syncer.devices.tree.leaf_states();

@@ -151,14 +151,21 @@ impl Pool {
     /// Has the devices used that were not while the pool was suspended.
     async fn after_resumption(&self) -> Result<(), SpaError> {
         // One may have been emptied that never failed a request.
-        self.look_at_devices(Which::All).await?;
+        self.look_at_devices(Which::All, Again::Clear).await?;
         self.pardon(None).await?;
         self.take_log_devices_back().await
     }
 
     /// Looks at devices, and tells of those that are not what they were.
-    pub(crate) async fn look_at_devices(&self, which: Which) -> Result<(), SpaError> {
-        self.examine_devices(which).await?.into_values().for_each(|lost| self.trouble(lost.told()));
+    pub(crate) async fn look_at_devices(&self, which: Which, verb: Again) -> Result<(), SpaError> {
+        let condemned = self.peek(|syncer| syncer.used_disks(Which::Condemned(None))).await?;
+        for (guid, lost) in self.examine_devices(which).await? {
+            // One that was faulted is told of as cleared, though it is gone (`vdev_clear` of OpenZFS).
+            if verb == Again::Clear && !lost.is_kept && condemned.iter().any(|(leaf, _)| *leaf == guid) {
+                self.events().of_device(verb.event(), guid);
+            }
+            self.trouble(lost.told());
+        }
         Ok(())
     }
 
