@@ -18,12 +18,12 @@ pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'st
             "Wait for the resilver to complete.",
         ),
         Condition::Verifying if !is_worked_on => (
-            "One or more devices were rebuilt, and nothing verifies now what was copied.\n\tThe devices whose places they take are kept until then.",
+            "One or more devices were rebuilt, and nothing verifies now what was\n\tcopied.  The devices whose places they take are kept until then.",
             "Run 'zpool resilver', or mount the pool: it is scrubbed meanwhile.",
         ),
         Condition::Verifying => (
             "One or more devices were rebuilt, and a scrub verifies what was copied.\n\tThe devices whose places they take are kept until it has ended.",
-            "Wait for the scrub to complete; 'zpool scrub' resumes one that is paused.\n\tWith 'zpool scrub -s' the devices go at once, and nothing is verified.",
+            "Wait for the scrub to complete; 'zpool scrub' resumes one that is\n\tpaused.  With 'zpool scrub -s' the devices go at once, and nothing is\n\tverified.",
         ),
         Condition::Rebuilt => (
             "One or more devices have been sequentially resilvered, scrubbing\n\tthe pool is recommended.",
@@ -279,7 +279,9 @@ mod tests {
     ];
 
     /// The verbs in the advice that exist.
-    const THERE: [&str; 8] = [
+    const THERE: [&str; 10] = [
+        "'zpool import -m'",
+        "'zpool remove'",
         "'zpool clear'",
         "'zpool upgrade'",
         "'cenote verify'",
