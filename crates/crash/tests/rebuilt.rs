@@ -86,7 +86,7 @@ fn a_block_that_takes_the_place_of_one_that_is_copied_stays() {
     assert!(is_whole, "{report}");
     assert!(txgs > 10, "{txgs} txgs were written meanwhile");
     assert!(mutant::set(Some(Mutant::RebuildUnheld)));
-    let (_, _, is_whole) = rebuilt(3);
+    let is_seen = (3..11).any(|seed| !rebuilt(seed).2);
     mutant::set(None);
-    assert!(!is_whole, "{} is not seen", Mutant::RebuildUnheld.name());
+    assert!(is_seen, "{} is not seen", Mutant::RebuildUnheld.name());
 }
