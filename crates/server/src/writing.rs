@@ -158,8 +158,14 @@ impl Writing {
         let total_bytes = left_bytes();
         let advance = session.console().progress(label, total_bytes);
         let mut signals = signals::ending()?;
-        let mut done_bytes = 0;
+        let (mut done_bytes, mut is_attended) = (0, false);
         loop {
+            // A removal that waits for a scrub: nobody else does that.
+            let waits = || pool.jobs().iter().any(|job| job.name == "remove" && job.stalled.is_some());
+            if !is_attended && waits() {
+                cenote_scan::attend(pool);
+                is_attended = true;
+            }
             let (has_work, is_scanned) = pool.peek(|syncer| (syncer.has_work(), syncer.is_scanned())).await?;
             if !has_work && !is_scanned || signals.pending().next().is_some() {
                 break;
@@ -167,6 +173,10 @@ impl Writing {
             match has_work {
                 true => drop(pool.sync().await?),
                 false => session.handle().sleep(SCAN_POLL).await,
+            }
+            if is_attended && !has_work {
+                // A txg takes what the scrub has done.
+                pool.sync().await?;
             }
             let now_bytes = total_bytes.saturating_sub(left_bytes());
             advance(now_bytes.saturating_sub(done_bytes));
