@@ -162,3 +162,24 @@ fn a_vdev_that_is_evacuated_is_not_initialized() {
         images.run("zpool", &["wait", "-t", "remove", "mine"]);
     });
 }
+
+/// Regression: a command alone waited for ever for the scrub that a removal asks for.
+#[test]
+fn a_mirror_with_a_damaged_side_is_removed_by_a_command_alone_and_loses_nothing() {
+    use std::os::unix::fs::FileExt;
+    let images = made(&["mirror"], 2);
+    put_noise(&images, 6_000_000);
+    images.run("zpool", &["add", "-f", "mine", &path(&images, "x"), &path(&images, "y"), &path(&images, "z")]);
+    let damaged = std::fs::File::options().write(true).open(images.dir.join("0.img")).unwrap();
+    let end = damaged.metadata().unwrap().len() - (1 << 20);
+    for at in (5 << 20..end).step_by(32 << 10) {
+        damaged.write_all_at(&[0xee; 4096], at).unwrap();
+    }
+    images.run("zpool", &["remove", "mine", "mirror-0"]);
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(status.contains("scrub repaired ") && !status.contains("repaired 0B"), "{status}");
+    assert!(status.contains("remove: Removal of vdev 0 copied "), "{status}");
+    images.run("zpool", &["scrub", "mine"]);
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(status.contains("with 0 errors") && status.contains("No known data errors"), "{status}");
+}
