@@ -158,23 +158,23 @@ impl Writing {
         let total_bytes = left_bytes();
         let advance = session.console().progress(label, total_bytes);
         let mut signals = signals::ending()?;
-        let (mut done_bytes, mut is_attended) = (0, false);
+        let (mut done_bytes, mut is_scrubbing) = (0, false);
         loop {
             // A removal that waits for a scrub: nobody else does that.
-            let waits = || pool.jobs().iter().any(|job| job.name == "remove" && job.stalled.is_some());
-            if !is_attended && waits() {
+            if pool.jobs().iter().any(|job| job.name == "remove" && job.stalled.is_some()) {
                 cenote_scan::attend(pool);
-                is_attended = true;
+                is_scrubbing = true;
             }
-            let (has_work, is_scanned) = pool.peek(|syncer| (syncer.has_work(), syncer.is_scanned())).await?;
-            if !has_work && !is_scanned || signals.pending().next().is_some() {
+            // Of what an earlier command has left, only the work on txgs goes on in this one.
+            let (has_work, is_attended) = pool.peek(|syncer| (syncer.has_work(), syncer.is_attended())).await?;
+            if !has_work && !is_attended || signals.pending().next().is_some() {
                 break;
             }
             match has_work {
                 true => drop(pool.sync().await?),
                 false => session.handle().sleep(SCAN_POLL).await,
             }
-            if is_attended && !has_work {
+            if is_scrubbing && !has_work {
                 // A txg takes what the scrub has done.
                 pool.sync().await?;
             }

@@ -163,11 +163,11 @@ fn a_vdev_that_is_evacuated_is_not_initialized() {
     });
 }
 
-/// Regression: a command alone waited for ever for the scrub that a removal asks for.
-#[test]
-fn a_mirror_with_a_damaged_side_is_removed_by_a_command_alone_and_loses_nothing() {
+/// A pool of a mirror and three disks; one side of the mirror is damaged all over.
+fn with_a_damaged_side() -> Images {
     use std::os::unix::fs::FileExt;
     let images = made(&["mirror"], 2);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
     put_noise(&images, 6_000_000);
     images.run("zpool", &["add", "-f", "mine", &path(&images, "x"), &path(&images, "y"), &path(&images, "z")]);
     let damaged = std::fs::File::options().write(true).open(images.dir.join("0.img")).unwrap();
@@ -175,11 +175,57 @@ fn a_mirror_with_a_damaged_side_is_removed_by_a_command_alone_and_loses_nothing(
     for at in (5 << 20..end).step_by(32 << 10) {
         damaged.write_all_at(&[0xee; 4096], at).unwrap();
     }
-    images.run("zpool", &["remove", "mine", "mirror-0"]);
+    images
+}
+
+fn assert_removed_whole(images: &Images) {
     let status = images.run("zpool", &["status", "mine"]);
-    assert!(status.contains("scrub repaired ") && !status.contains("repaired 0B"), "{status}");
     assert!(status.contains("remove: Removal of vdev 0 copied "), "{status}");
     images.run("zpool", &["scrub", "mine"]);
     let status = images.run("zpool", &["status", "mine"]);
     assert!(status.contains("with 0 errors") && status.contains("No known data errors"), "{status}");
+}
+
+/// Regression: a command alone waited for ever for the scrub that a removal asks for.
+#[test]
+fn a_mirror_with_a_damaged_side_is_removed_by_a_command_alone_and_loses_nothing() {
+    let images = with_a_damaged_side();
+    images.run("zpool", &["remove", "-w", "mine", "mirror-0"]);
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(status.contains("scrub repaired ") && !status.contains("repaired 0B"), "{status}");
+    assert_removed_whole(&images);
+}
+
+/// The verb has the scrub done that the removal waits for, and so has the removal: one worker does it.
+#[test]
+fn a_removal_that_a_server_has_left_waiting_is_ended_by_a_resilver_alone() {
+    let images = with_a_damaged_side();
+    served(&images, || {
+        tune(&images, "zfs_scan_suspend_progress=1");
+        images.run("zpool", &["remove", "mine", "mirror-0"]);
+        while !images.run("zpool", &["status", "mine"]).contains("the removal waits for a scrub") {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+    assert!(images.run("zpool", &["status", "mine"]).contains("scrub in progress"));
+    images.run("zpool", &["resilver", "mine"]);
+    assert_removed_whole(&images);
+}
+
+/// Regression: a command alone that frees something waited for ever for a scrub that another process had left.
+#[test]
+fn a_command_alone_does_not_wait_for_a_scrub_that_nobody_does() {
+    let images = made(&[], 1);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+    put_noise(&images, 2_000_000);
+    images.run("zfs", &["snapshot", "mine@before"]);
+    served(&images, || {
+        tune(&images, "zfs_scan_suspend_progress=1");
+        images.run("zpool", &["scrub", "mine"]);
+        images.run("zpool", &["sync", "mine"]);
+    });
+    images.run("zfs", &["destroy", "mine@before"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("scrub in progress"));
+    images.run("zpool", &["scrub", "mine"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("with 0 errors"));
 }

@@ -54,7 +54,7 @@ const LOST_AFTER: Duration = Duration::from_millis(50);
 /// A walk that came to nothing begins again after this long.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Has the scans of a pool done from now on, for as long as it is open; and begins a resilver if a leaf lacks something.
+/// Has the scans of a pool done from now on, for as long as it is open; and begins a resilver if a leaf lacks something. Nothing where they are done already.
 pub fn attend(pool: &Pool) {
     attend_in_steps(pool, STEP_BLOCKS);
 }
@@ -64,6 +64,9 @@ fn attend_in_steps(pool: &Pool, step_blocks: u64) {
     let (seat, pool) = (pool.scan_seat(), pool.clone());
     let handle = pool.handle().clone();
     let weak = pool.downgrade();
+    if !seat.attend() {
+        return;
+    }
     handle.clone().detach(Class::Background, async move {
         // A pool that cannot be changed now has nothing resilvered either.
         drop(pool.finish_replacing().await);

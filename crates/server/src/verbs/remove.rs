@@ -226,15 +226,16 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>,
 }
 
 /// Waits for an evacuation, where there is one to be waited for. Whether the device is gone.
-async fn evacuates(writing: &Writing, session: &Session, waits: bool) -> Result<bool> {
-    let runs =
-        async || Ok::<_, ServerError>(writing.pool().removal().await?.is_some_and(|removal| removal.state == RUNS));
+async fn evacuates(writing: &mut Writing, session: &Session, waits: bool) -> Result<bool> {
+    let pool = writing.pool().clone();
+    let runs = async || Ok::<_, ServerError>(pool.removal().await?.is_some_and(|removal| removal.state == RUNS));
     if !runs().await? {
         return Ok(true);
     }
     writing.work_off(session, "removing").await?;
-    if waits {
-        wait(writing.pool(), &[Activity::Remove]).await?;
+    // A command alone has done what it can.
+    if waits && session.served().is_some() {
+        wait(&pool, &[Activity::Remove]).await?;
     }
     Ok(!runs().await?)
 }

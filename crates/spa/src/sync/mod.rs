@@ -268,6 +268,16 @@ impl Syncer {
         is_scan || self.jobs.leaf_work.is_any_active() || self.jobs.rebuild.is_active()
     }
 
+    /// True while workers of this process are at work, as [`Self::is_scanned`] says: a scan that an earlier process has left has none until somebody attends
+    /// to it, and work on leaves has none before txgs are written in the background.
+    #[must_use]
+    pub fn is_attended(&self) -> bool {
+        let (scan, errors) = (&self.jobs.scan, &self.jobs.error_scrub);
+        let is_scan = scan.is_running() && !scan.is_paused() || errors.is_running() && !errors.is_paused();
+        let is_of_leaves = self.jobs.leaf_work.is_any_active() || self.jobs.rebuild.is_active();
+        (is_scan && scan.seat().is_attended()) || (is_of_leaves && self.is_live)
+    }
+
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.
     #[must_use]
     pub const fn has_deferred_frees(&self) -> bool {

@@ -209,6 +209,8 @@ struct Seat {
     told_bytes: u64,
     told_processed_bytes: u64,
     order: ScanOrder,
+    /// A worker has taken its place here, for as long as the pool is open.
+    is_attended: bool,
     is_closed: bool,
 }
 
@@ -217,6 +219,17 @@ struct Seat {
 pub struct ScanSeat(Arc<(Mutex<Seat>, Notify)>);
 
 impl ScanSeat {
+    /// A worker takes its place, and does tasks from now on. False if there is one already.
+    #[must_use]
+    pub fn attend(&self) -> bool {
+        !std::mem::replace(&mut self.0.0.lock().is_attended, true)
+    }
+
+    /// True if there is a worker.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.0.0.lock().is_attended
+    }
+
     /// A task of a later round than `after`, as soon as there is one. None when the pool is closed.
     #[boxed]
     pub async fn next(&self, after: u64) -> Option<ScanTask> {
