@@ -100,6 +100,12 @@ fn watch_devices(
             if pool.suspended().is_some() {
                 continue;
             }
+            // A pool that is closed meanwhile lacks nothing.
+            let warn = |text: String| {
+                if !pool.is_closing() {
+                    console.warn(&text)
+                }
+            };
             // A device that fails is told of elsewhere.
             if let Ok(true) = pool.expand_if_wanted().await {
                 console.note(&format!("pool '{}' has the room that its devices have got", pool.name()));
@@ -109,11 +115,11 @@ fn watch_devices(
                 Ok(back) => back.iter().for_each(|path| {
                     console.note(&format!("pool '{}': the device at {} is back", pool.name(), path.display()));
                 }),
-                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
+                Err(error) => warn(format!("pool '{}': {}", pool.name(), error.chain())),
             }
             // Another pool may have given back a spare that they share.
             if let Err(error) = pool.use_spares().await {
-                console.warn(&format!("pool '{}': hot spares are not used: {error}", pool.name()));
+                warn(format!("pool '{}': hot spares are not used: {error}", pool.name()));
             }
             match autoreplace::replace_absent(&pool).await {
                 Ok(replaced) => replaced.iter().for_each(|path| {
@@ -122,7 +128,7 @@ fn watch_devices(
                         pool.name()
                     ));
                 }),
-                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.chain())),
+                Err(error) => warn(format!("pool '{}': {}", pool.name(), error.chain())),
             }
         }
     });
